@@ -43,7 +43,7 @@ from rich.table import Table
 
 import gnnplace
 from gnnplace.measurements.calibration import Forward, calibrated, mean_overlap
-from gnnplace.measurements.candidates import candidates
+from gnnplace.measurements.candidates import draw_candidates
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import Posterior, fit_parameters
 from gnnplace.measurements.samples import shortest
@@ -178,7 +178,7 @@ def heft(history: History, seed: int, count: int) -> None:
     names = ["single", "contiguous", "heft", "etf", "random", "round-robin"]
     found = [
         c.placement
-        for c in candidates(problem, names, place, count, seed)
+        for c in draw_candidates(problem, names, place, count, seed)
         if c.placement
     ]
     for placement in found[: count - 1]:

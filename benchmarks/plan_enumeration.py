@@ -57,7 +57,7 @@ FRAMEWORKS = (
     "internevo",
 )
 RULES = ("ends", "least", "even")
-UNLOOPED = ("gpipe", "zero-bubble", "v")
+UNLOOPED = ("gpipe", "zero-bubble", "v", "zbv")
 """Schedules beside 1F1B that do not loop over a number of chunks."""
 COLUMNS = (
     "question", "model", "framework", "devices", "layers", "batch", "memory", "offload", "experts",
@@ -145,6 +145,16 @@ def random_plan(
     ep = rng.choice(divisors_of(dp * cp)) if sizes.experts else 1
     if group is not None and group % math.lcm(cp, ep):
         return None
+    most_layers = max(1, sizes.layers // pp)
+    recomputed = [
+        "none",
+        "selective",
+        "full",
+        f"block:{rng.randint(1, most_layers)}",
+    ]
+    if pp > 1 and traits.recomputes_by_rank:
+        counts = [str(rng.randint(0, most_layers)) for _ in range(pp)]
+        recomputed.append(f"block:{'+'.join(counts)}")
     spec = PlanSpec(
         **degrees,
         ep=ep,
@@ -157,14 +167,7 @@ def random_plan(
         ),
         batch=sizes.batch,
         schedule=rng.choice(schedules),
-        recompute=rng.choice(
-            (
-                "none",
-                "selective",
-                "full",
-                f"block:{rng.randint(1, max(1, sizes.layers // pp))}",
-            )
-        ),
+        recompute=rng.choice(recomputed),
     )
     if spec.schedule_name == "interleaved" and spec.num_microbatches(sizes.batch) % pp:
         return None

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.planning import ShardPlan as ShardPlan
     from gnnplace.planning import compare_plans as compare_plans
     from gnnplace.planning import plan_model as plan
+    from gnnplace.planning import plan_of_split as plan_of_split
     from gnnplace.planning import plan_shard as plan_shard
     from gnnplace.planning import price_plans as price_plans
     from gnnplace.planning import read_plan as read_plan
@@ -87,10 +88,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem import write_placement as write_placement
     from gnnplace.problem import write_problem as write_problem
     from gnnplace.report import caches as caches
+    from gnnplace.report import describe_environment as environment
     from gnnplace.report import walk_road as walk_road
     from gnnplace.report import write_page as write_page
     from gnnplace.report import write_report as write_report
-    from gnnplace.report.environment import environment as environment
     from gnnplace.run.device_maps import check_device_map as check_device_map
     from gnnplace.run.device_maps import device_map as device_map
     from gnnplace.run.measuring import Executed as Executed

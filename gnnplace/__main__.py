@@ -1,6 +1,6 @@
 """``python -m gnnplace``: the command line, as ``gnnplace``."""
 
-from gnnplace.cli.main import main
+from gnnplace.cli import run_and_exit
 
 if __name__ == "__main__":
-    main()
+    run_and_exit()

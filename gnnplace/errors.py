@@ -94,7 +94,10 @@ def of_faults(
     prefix = f"{source}: " if source else ""
     lines = []
     for first, *similar in alike.values():
-        suffix = f" (so have {len(similar)} more)" if similar else ""
+        if similar:
+            suffix = f" (so have {len(similar)} more)"
+        else:
+            suffix = ""
         lines.append(f"{prefix}{first}{suffix}")
     summary = lines[0]
     num_more = len(lines) - 1

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, get_args
 
 import numpy as np
 import yaml
@@ -32,7 +32,11 @@ from pydantic import (
 
 from gnnplace.errors import FormatError, InputError, of_faults
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
+GivenT = TypeVar("GivenT")
 NUMBER = r"((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 SIZE = re.compile(NUMBER + r"\s*([kmgtKMGT]i?)?([bB])?")
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -86,7 +90,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gnnplace"
 
 
-def read_size(given: object) -> Any:
+def read_size(given: GivenT | str) -> GivenT | float:
     """Bytes as people write them, "16GB" or "512MiB"; numbers, and what is no text, as they are.
 
     Raises:
@@ -114,11 +118,10 @@ def read_rate(given: object) -> object:
         return given
     text = re.sub(r"ps$", "/s", given.strip())
     amount, slash, _ = text.partition("/s")
-    size = (
-        SIZE.fullmatch(amount.removesuffix("it"))
-        if slash and text.endswith("/s")
-        else None
-    )
+    if slash and text.endswith("/s"):
+        size = SIZE.fullmatch(amount.removesuffix("it"))
+    else:
+        size = None
     if size is None or (amount.endswith("it") and size[3] != "b"):
         raise ValueError(
             f"{given!r} is no bandwidth; write bytes per second, as 12e9 or '12GB/s', or bits, as "
@@ -132,7 +135,7 @@ DURATION = re.compile(NUMBER + r"\s*(s|ms|us|µs|ns)")
 SECONDS_OF = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
-def read_seconds(given: object) -> Any:
+def read_seconds(given: GivenT | str) -> GivenT | float:
     """Return seconds of a text such as "5us" or "0.2 ms"; what is no text stays as it is.
 
     Raises:
@@ -170,10 +173,10 @@ class Schema(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_private_keys(cls, data: Any) -> object:
-        for key in (
-            data if isinstance(data, dict) else ()
-        ):  # of every object in a file: be quick
+    def _drop_private_keys(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        for key in data:  # of every object in a file: be quick
             if str(key).startswith("x-"):
                 return {k: v for k, v in data.items() if not str(k).startswith("x-")}
         return data
@@ -216,7 +219,7 @@ def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
         raise of_faults(FormatError, deepest, source) from None
 
 
-def _path_in(data: Any, fault: Any) -> tuple[int | str, ...]:
+def _path_in(data: object, fault: ErrorDetails) -> tuple[int | str, ...]:
     """Return where a fault is in a file, without pydantic's names of a union's branches."""
     location = fault["loc"]
     path: list[int | str] = []
@@ -226,7 +229,8 @@ def _path_in(data: Any, fault: Any) -> tuple[int | str, ...]:
         else:
             is_key = isinstance(data, list) and isinstance(part, int)
         if is_key:
-            data = data[part]
+            items: Any = data
+            data = items[part]
             path.append(part)
     if fault["type"] == "missing":
         path.append(location[-1])
@@ -253,12 +257,12 @@ def _check_format(schema: type[BaseModel], data: object, source: str) -> None:
     )
 
 
-def fault_line(fault: Any) -> str:
+def fault_line(fault: ErrorDetails) -> str:
     """Return a fault as pydantic tells it, as its key path and what is wrong there."""
     return f"{key_path(fault['loc'])}: {_said(fault)}"
 
 
-def _said(fault: Any) -> str:
+def _said(fault: ErrorDetails) -> str:
     message: str = fault["msg"]
     plain = PLAIN_MESSAGES.get(fault["type"])
     if plain is not None:
@@ -355,7 +359,10 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
         if is_node and open_collections and open_collections[-1].is_mapping:
             parent = open_collections[-1]
             if parent.expects_key and isinstance(event, yaml.ScalarEvent):
-                line = event.start_mark.line + 1 if event.start_mark else 0
+                if event.start_mark:
+                    line = event.start_mark.line + 1
+                else:
+                    line = 0
                 if event.value in parent.key_lines:
                     first_line = parent.key_lines[event.value]
                     raise FormatError(
@@ -372,7 +379,10 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
 
 
 def _repeated_key(source: str | Path, key: str, first_line: int, line: int) -> str:
-    place = f"line {line}" if line == first_line else f"lines {first_line} and {line}"
+    if line == first_line:
+        place = f"line {line}"
+    else:
+        place = f"lines {first_line} and {line}"
     return f"{source}: {place}: key {key!r} is repeated; keep one of the two"
 
 
@@ -406,9 +416,10 @@ def yaml_of(
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        position = (
-            f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
-        )
+        if mark:
+            position = f"line {mark.line + 1} column {mark.column + 1}"
+        else:
+            position = "unreadable"
         problem = str(getattr(error, "problem", None) or "syntax error")
         raise FormatError(
             f"{source}: {position}: not YAML: {' '.join(problem.split())}"
@@ -480,7 +491,8 @@ def descriptor_of(path: str | Path) -> int | None:
     match = DESCRIPTOR.fullmatch(os.path.normpath(path))
     if match is None:
         return None
-    stream, number = match[1], match[2]
+    stream = match[1]
+    number = match[2]
     if number:
         return int(number)
     return ("stdin", "stdout", "stderr").index(stream)
@@ -540,7 +552,8 @@ def silent(descriptor: int) -> Iterator[None]:
     sys.stdout.flush()
     flush = ctypes.CDLL(None).fflush
     flush(None)
-    saved_descriptor, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    saved_descriptor = os.dup(descriptor)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, descriptor)
         yield

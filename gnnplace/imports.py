@@ -43,9 +43,10 @@ def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
     """
     with importable(module):
         try:
-            holder = (
-                _of_file(module, spec) if module.endswith(SUFFIX) else _of_name(module)
-            )
+            if module.endswith(SUFFIX):
+                holder = _of_file(module, spec)
+            else:
+                holder = _of_name(module)
         except InputError:
             raise
         except (Exception, SystemExit) as error:
@@ -67,7 +68,10 @@ def importable(module: str) -> Iterator[None]:
 
     A console script has its own folder on the path instead of the current one.
     """
-    folders = [str(_root(Path(module).resolve()))] if module.endswith(SUFFIX) else []
+    if module.endswith(SUFFIX):
+        folders = [str(_root(Path(module).resolve()))]
+    else:
+        folders = []
     folders.append(os.getcwd())
     sys.path[:0] = folders
     try:
@@ -124,7 +128,9 @@ def _root(path: Path) -> Path:
 
 
 def _file_of(module: ModuleType) -> Path | None:
-    return Path(module.__file__).resolve() if module.__file__ else None
+    if module.__file__:
+        return Path(module.__file__).resolve()
+    return None
 
 
 def _by_itself(path: Path) -> ModuleType:

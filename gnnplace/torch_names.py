@@ -29,6 +29,7 @@ from torch import _C as c_library
 from torch import distributed, nn
 from torch._subclasses import fake_tensor as fake_tensors
 from torch.autograd import Function, Variable
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
 from torch.utils import checkpoint
 
@@ -161,6 +162,14 @@ def refuses_inference(error: BaseException) -> bool:
 def refuses_generator(error: BaseException) -> bool:
     """Return whether torch refused a `torch.Generator` as an argument of a recorded op."""
     return "argument of type" in str(error) and "Generator" in str(error)
+
+
+class FunctionContext(BackwardCFunction):
+    """What `forward` of an autograd function keeps for its `backward`; subclasses add to it."""
+
+    # Torch's stub says that there is one of each.
+    saved_tensors: tuple[torch.Tensor, ...]  # type: ignore[assignment]
+    needs_input_grad: tuple[bool, ...]  # type: ignore[assignment]
 
 
 def gather_flat(

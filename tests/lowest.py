@@ -72,8 +72,8 @@ COMMANDS = (
     ),
     ("execute", SMALL, "two.json"),
     ("convert", "plan.json", "--to", "deepspeed", "-o", "deepspeed.json"),
-    ("shard", "alexnet", "--devices", "4", "--json"),
-    ("shard", "mlp?batch=8", "--devices", "2", "--executable", "-o", "split.json"),
+    ("shard", "mlp?batch=8", "--devices", "2", "--pareto", "--json"),
+    ("shard", "mlp?batch=8", "--devices", "2", "-o", "split.json"),
     ("hybrid", "mlp?batch=8", "--cluster", "pcie-a100-4", "--budget", "0"),
     ("costs", "show", "--cluster", "nvlink-a100-2"),
     (

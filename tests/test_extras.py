@@ -87,7 +87,7 @@ def base(tmp_path_factory):
         "network": "place toy.json --placer gnn --budget 0 -o other.json",
         "solver": "place toy.json --placer exact --budget 1 -o other.json",
         "capture": "plan mlp --cluster 2xH100",
-        "picture": "shard alexnet --devices 2 --html other.html",
+        "picture": "shard mlp?batch=8 --devices 2 --html other.html",
     }
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, *commands.values()],

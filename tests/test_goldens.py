@@ -28,6 +28,7 @@ CAPTURED = (
     "&num_key_value_heads=4&vocab_size=512"
 )
 SIZES = "hf:llama-7b?length=64"
+SPLIT = "mlp?depth=1&width=64&batch=8"
 PLANNED = ("plan", CAPTURED, "--cluster", "nvlink-a100-8", "--batch", "16", "--json")
 PRICED = ("plan", SIZES, "--cluster", "dgx-h100-8x8", "--batch", "512", "--json")
 WORDS = "dp=2,tp=2,pp=2,microbatch_size=2,zero=1,recompute=block:1,layers=2+2"
@@ -57,8 +58,8 @@ COMMANDS = {
     "min-cut": (*PLACED, "min-cut"),
     "simulate": ("simulate", "problem.json", "placement.json", "--json"),
     "explain": ("explain", "problem.json", "placement.json", "--json"),
-    "shard": ("shard", "alexnet", "--devices", "8", "--json"),
-    "shard frontier": ("shard", "alexnet", "--devices", "4", "--pareto", "--json"),
+    "shard": ("shard", SPLIT, "--devices", "8", "--json"),
+    "shard frontier": ("shard", SPLIT, "--devices", "4", "--pareto", "--json"),
     "hybrid": (
         "hybrid",
         "mlp?batch=8",

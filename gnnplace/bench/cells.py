@@ -96,10 +96,12 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
         begun: Called with the problem's part of the row once that is in memory.
     """
     row = task.row
-    begin, processor = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
+    processor = time.process_time()
     try:
         entry = task.cell.problem
-        text, changed = entry.model_dump_json(), _changed(entry, task.folder)
+        text = entry.model_dump_json()
+        changed = _changed(entry, task.folder)
         problem = _loaded(task.kind, text, task.folder, changed)
         if isinstance(problem, GnnplaceError):
             raise problem
@@ -107,7 +109,8 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
         row |= exposure_columns(task, row.get("digest", ""))
         if begun is not None:
             begun(row)
-        begin, processor = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
+        processor = time.process_time()
         with time_limit(task.timeout):
             outcome = problem.outcome(task.cell, task.mode, task.keep)
         row |= {"processor_seconds": time.process_time() - processor, **outcome}
@@ -129,7 +132,8 @@ def exposure_columns(task: CellTask, digest: str) -> Row:
         task: The cell.
         digest: The digest of its problem.
     """
-    entry, training_of_placer = task.cell.problem, training(task.kind, task.cell.placer)
+    entry = task.cell.problem
+    training_of_placer = training(task.kind, task.cell.placer)
     graph = _captured_digest(entry.model_dump_json(), task.folder)
     family = family_of_row(entry.key, entry.labels["family"])
     columns = training_of_placer.seen_columns(Exhibit(digest, graph, family))
@@ -140,7 +144,9 @@ def exposure_columns(task: CellTask, digest: str) -> Row:
 def _captured_digest(entry: str, folder: str) -> str:
     """Return the digest of the captured graph of a suite's entry; empty if it has none."""
     graph = ProblemEntry.model_validate_json(entry).captured_graph(Path(folder))
-    return "" if graph is None else graph_digest(graph.graph)
+    if graph is None:
+        return ""
+    return graph_digest(graph.graph)
 
 
 def _told(caught: Exception) -> str:
@@ -148,7 +154,9 @@ def _told(caught: Exception) -> str:
     line = (str(caught).splitlines() or [""])[0]
     if isinstance(caught, GnnplaceError) and line:
         return line
-    return f"{type(caught).__name__}: {line}" if line else type(caught).__name__
+    if line:
+        return f"{type(caught).__name__}: {line}"
+    return type(caught).__name__
 
 
 def _changed(entry: ProblemEntry, folder: str) -> int:
@@ -157,7 +165,9 @@ def _changed(entry: ProblemEntry, folder: str) -> int:
     Workers live longer than files.
     """
     path = Path(folder) / (entry.file or entry.profile or "")
-    return path.stat().st_mtime_ns if path.is_file() else 0
+    if path.is_file():
+        return path.stat().st_mtime_ns
+    return 0
 
 
 @lru_cache(maxsize=1)

@@ -93,11 +93,10 @@ def training_of(placer: str) -> PlacerTraining:
         base, options = parse_name(placer)
         folder = options.get("checkpoint")
         if base in WITH_POLICY:
-            folders = (
-                [folder or POLICY]
-                if "order" in options
-                else [folder or POLICY, NETWORK]
-            )
+            if "order" in options:
+                folders = [folder or POLICY]
+            else:
+                folders = [folder or POLICY, NETWORK]
         elif base == WITH_NETWORK:
             folders = [folder or NETWORK]
         elif base in ROSTER:
@@ -118,12 +117,13 @@ def _declared_training(maker: object) -> PlacerTraining:
     folder = getattr(maker, "training_card", UNDECLARED)
     if folder is None:
         return PlacerTraining()
-    card = None if folder == UNDECLARED else read_card(folder)
-    return (
-        PlacerTraining(declared=False)
-        if card is None
-        else PlacerTraining((card,), card.complete)
-    )
+    if folder == UNDECLARED:
+        card = None
+    else:
+        card = read_card(folder)
+    if card is None:
+        return PlacerTraining(declared=False)
+    return PlacerTraining((card,), card.complete)
 
 
 @cache
@@ -150,7 +150,9 @@ def family_of_row(problem: str, family: str) -> str:
     source = problem.partition("=")[0]
     if source == "family":
         return f"{RANDOM}{family}"
-    return family_of_model(family) if source == "model" else family
+    if source == "model":
+        return family_of_model(family)
+    return family
 
 
 @cache

@@ -18,9 +18,10 @@ from gnnplace.bench.standings import step_times
 from gnnplace.bench.statistics import geometric_interval
 from gnnplace.bench.tables import Grid, interval_text
 from gnnplace.report import Axis, Series, chart
+from gnnplace.units import milliseconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
+    from gnnplace.report import Picture
 
 PARALLEL = "ddp"  # data parallelism, as the planner calls it
 PLANS = ("one-device", "zero-3", "megatron", "pipedream", "alpa", "pase", "plan")
@@ -139,10 +140,11 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
     times = _times(rows)
     ratios = _ratios(times)
     models = dict.fromkeys(str(row["problem"]) for row in rows)
-    names, lines = _names(rows), []
+    names = _names(rows)
+    lines = []
     for method, seconds in times.items():
         ratio = geometric_interval(list(ratios[method].values()))
-        cells = [f"{1e3 * seconds[p]:.4g}" if p in seconds else "-" for p in models]
+        cells = [milliseconds_text(seconds[p]) if p in seconds else "-" for p in models]
         lines.append(
             (ratio.mean if ratio else np.inf, [method, *cells, interval_text(ratio)])
         )
@@ -159,9 +161,10 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def headline_plot(rows: Sequence[Row], machine: str) -> Figure:
+def headline_plot(rows: Sequence[Row], machine: str) -> Picture:
     """Plot the step time over data parallelism's, a line a model and a dot a method."""
-    ratios, names = _ratios(_times(rows)), _names(rows)
+    ratios = _ratios(_times(rows))
+    names = _names(rows)
     models = list(dict.fromkeys(str(row["problem"]) for row in rows))
     series = []
     for method in (name for name in DRAWN if name in ratios):

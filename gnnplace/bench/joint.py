@@ -55,7 +55,9 @@ from gnnplace.plans import with_gradients_reduced as reduced
 from gnnplace.problem import Cluster, ruled, with_slack
 from gnnplace.tracing import CaptureOptions, Program
 
-ALONE, BARE, DDP = "one-device", "zero-0", "ddp"
+ALONE = "one-device"
+BARE = "zero-0"
+DDP = "ddp"
 ELSEWHERE = "pcie-a100-2"  # devices that are not here: nothing is allocated
 SPENT = ("seconds", "processor_seconds")
 PLANNED = ("plan", *BASELINES, BARE, ALONE, PASE, TRICK)

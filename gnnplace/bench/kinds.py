@@ -4,13 +4,10 @@
 * ``execute``: a placer searches, then the placement runs on workers and is checked against one
   process, three times; ``step_time`` is measured (or emulated: the suite's ``mode``), the shortest
   step; ``typical`` is the median, ``predicted`` what was predicted.
-* ``shard``: a method splits a network's layers; ``step_time`` is seconds of the sharding cost
-  model. Methods: ``SHARDERS``.
-
 * ``joint``: placers, recipes and plans of the same step; ``step_time`` is predicted seconds.
 
 ``clock`` says which of these a row's step time is. Times of different clocks never meet: the
-digests of executed and sharded problems are not those of placed ones. Each kind is a file of its
+digests of executed problems are not those of placed ones. Each kind is a file of its
 own, imported where it is run: PyTorch takes longer to import than most cells.
 """
 
@@ -23,8 +20,7 @@ from typing import Any, Protocol
 
 from gnnplace.bench.exposure import PlacerTraining, training_of
 from gnnplace.bench.placed import PlacedProblem
-from gnnplace.bench.suite import EXECUTE, JOINT, SHARD, Cell, ProblemEntry
-from gnnplace.errors import InputError
+from gnnplace.bench.suite import EXECUTE, JOINT, Cell, ProblemEntry
 from gnnplace.policy import find_placer
 from gnnplace.policy import warm as warm_placers
 
@@ -56,10 +52,6 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
     Raises:
         GnnplaceError: The problem cannot be made.
     """
-    if kind == SHARD:
-        from gnnplace.bench.split import load_split
-
-        return load_split(entry)
     if kind == JOINT:
         from gnnplace.bench.joint import Joint
 
@@ -72,7 +64,7 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
 
 
 def check_name(kind: str, name: str) -> None:
-    """Refuse a name that no placer, or no method of splitting, has.
+    """Refuse a name that no placer, or no method of planning, has.
 
     Raises:
         InputError: There is no such name, or a class of the user's own is wrong.
@@ -82,20 +74,11 @@ def check_name(kind: str, name: str) -> None:
 
         if name in PLANNED:
             return
-    if kind != SHARD:
-        find_placer(name)
-        return
-    from gnnplace.bench.split import EXACT_SHARDER, SHARDERS
-
-    sharder_names = (EXACT_SHARDER, *SHARDERS)
-    if name not in sharder_names:
-        raise InputError(f"placers: {name!r} is unknown; {', '.join(sharder_names)}")
+    find_placer(name)
 
 
 def training(kind: str, name: str) -> PlacerTraining:
-    """Return the known training of a placer, or of a method of splitting or planning."""
-    if kind == SHARD:
-        return PlacerTraining()
+    """Return the known training of a placer, or of a method of planning."""
     if kind == JOINT:
         from gnnplace.bench.joint import PLANNED
 
@@ -104,23 +87,15 @@ def training(kind: str, name: str) -> PlacerTraining:
     return training_of(name)
 
 
-def warm_up(
-    kind: str, names: list[str], progress: Callable[[str], None] | None = None
-) -> None:
+def warm_up(names: list[str], progress: Callable[[str], None] | None = None) -> None:
     """Compile what cells run, so that no cell's seconds contain it.
 
     Errors are ignored here: the cell itself raises them again and records them.
 
     Args:
-        kind: The kind of the suite.
-        names: The names of its placers.
+        names: The names of the suite's placers.
         progress: Called with a line now and then while placers' kernels are compiled.
     """
-    if kind == SHARD:
-        from gnnplace.sharding import warm
-
-        warm()
-        return
     for name in names:
         with suppress(Exception):
             warm_placers([name], progress=progress)

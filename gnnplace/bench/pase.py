@@ -38,7 +38,8 @@ from gnnplace.sharding import (
 )
 from gnnplace.tracing import PARAMETER
 
-PASE, TRICK = "pase", "weird-trick"
+PASE = "pase"
+TRICK = "weird-trick"
 CONNECTED = ("linear", "addmm")
 
 
@@ -80,9 +81,10 @@ class WholeStep(CapturedProblem):
                 "one weird trick is a recipe for networks with convolutions"
             )
         for call, op, options in zip(calls, self.graph.ops, self.options, strict=True):
-            outputs = (
-                op.shape.results[0][-1:] if call.kind in CONNECTED else (op.batch,)
-            )
+            if call.kind in CONNECTED:
+                outputs = op.shape.results[0][-1:]
+            else:
+                outputs = (op.batch,)
             wanted = tuple(outputs)
             choices.append(wanted if wanted in options else (None,))
         return completed(self, choices)
@@ -101,7 +103,8 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     Raises:
         InfeasibleError: There is no such split, or it does not fit.
     """
-    source, count = chain.source, cluster.num_devices
+    source = chain.source
+    count = cluster.num_devices
     assert isinstance(source, ModelCosts)
     kinds = {device.kind for device in cluster.devices}
     if len(kinds) > 1:

@@ -56,7 +56,7 @@ class Where:
         Raises:
             InputError: A negative number of processes, or no scheduler.
         """
-        warmed = [suite.kind, *suite.constructions, *suite.placers]
+        warmed = [*suite.constructions, *suite.placers]
         if self.dask:
             return on_dask(self.dask, warmed)
         if self.processes:
@@ -125,7 +125,9 @@ def _accepting(entry: ProblemEntry) -> ProblemEntry:
     Other entries are returned as they are.
     """
     cut = entry.model is not None and entry.microbatches > 1
-    return entry.model_copy(update={"accept_other_loss": True}) if cut else entry
+    if cut:
+        return entry.model_copy(update={"accept_other_loss": True})
+    return entry
 
 
 def run_suite(
@@ -153,7 +155,8 @@ def run_suite(
         FormatError: The suite or a results file is malformed.
         InputError: A placer is unknown, there is nowhere to run, or another run writes these rows.
     """
-    override, location = override or Override(), location or Where()
+    override = override or Override()
+    location = location or Where()
     suite = override.apply(read_suite(path))
     _check_names(path, suite)
     rows_path = results_file(folder, suite.title, override.part)
@@ -193,7 +196,10 @@ def _run_cells(
 ) -> dict[str, str]:
     """Run cells and append their rows. Return the digest of each of their problems, by key."""
     run = location.runner(suite, say)
-    keep = str((rows_path.parent / KEPT).resolve()) if location.keep else ""
+    if location.keep:
+        keep = str((rows_path.parent / KEPT).resolve())
+    else:
+        keep = ""
     tasks = tasks_of(suite, missing, folder, keep)
     num_done = len(cells(suite)) - len(missing)
     say(

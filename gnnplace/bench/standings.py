@@ -259,9 +259,12 @@ def _versus(
     mine: Times, rivals: Times, both: Iterable[ProblemId]
 ) -> tuple[int, int, int]:
     """Return wins, losses and ties on the problems that both tried."""
-    wins = losses = ties = 0
+    wins = 0
+    losses = 0
+    ties = 0
     for problem in both:
-        ours, theirs = mine.get(problem, np.inf), rivals.get(problem, np.inf)
+        ours = mine.get(problem, np.inf)
+        theirs = rivals.get(problem, np.inf)
         if ours < theirs / (1 + TIE):
             wins += 1
         elif theirs < ours / (1 + TIE):

@@ -253,7 +253,9 @@ def suite_of(title: str) -> SuiteFile | None:
     if path is None:
         return None
     suite = read_suite(path)
-    return suite if suite.version == int(version or 1) else None
+    if suite.version == int(version or 1):
+        return suite
+    return None
 
 
 def problem_of(row: Row, where: str) -> Problem:
@@ -383,7 +385,10 @@ class Coverage:
         return not self.reasons
 
     def __str__(self) -> str:
-        unit = "s" if self.unit == SECONDS else self.unit
+        if self.unit == SECONDS:
+            unit = "s"
+        else:
+            unit = self.unit
         text = f"{self.suite}: {self.placer}, {self.budget:g} {unit}"
         if self.ranked:
             return f"{text}: complete, {self.cells} cells"
@@ -393,7 +398,9 @@ class Coverage:
 def method_name(row: Row) -> str:
     """Return a row's method as the leaderboard names it: its placer, and who submitted it."""
     by = row.get("by", "")
-    return f"{row['placer']} ({by})" if by and by != "gnnplace" else str(row["placer"])
+    if by and by != "gnnplace":
+        return f"{row['placer']} ({by})"
+    return str(row["placer"])
 
 
 def coverage_of(rows: Sequence[Row]) -> list[Coverage]:

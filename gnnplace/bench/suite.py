@@ -12,7 +12,6 @@
       - {model: inception, cluster: pcie-t4-4, microbatches: 4}
       - {profile: nets/vgg16.txt, format: pipedream, cluster: pcie-v100-4}
       - {file: my-problem.json, family: mine, constraints: {pin: {"layers.0": "gpu:0"}}}
-      - {network: inception_v3, ways: 8}       # of a suite of kind shard
     constructions: [single, heft, contiguous]   # run once: first seed, budget 0
     placers: [annealing, learned, best]         # run with all seeds and budgets
     seeds: [0]
@@ -20,7 +19,7 @@
     steps: [10000]            # budgets in simulated steps: rows that repeat bit by bit
     methods: {exact: {budgets: [10.0], seeds: [0]}}   # instead, of single placers
     timeout: 60.0             # seconds a cell may take before it counts as a failure
-    kind: place               # or execute, shard, joint (``kinds``)
+    kind: place               # or execute, joint (``kinds``)
     mode: auto                # of executions: measured, emulated, or by the cores there are
 """
 
@@ -80,9 +79,8 @@ SUITE_FOLDERS = (
 DATA_SETS = "data_sets"  # begins the path of a file that comes with the package
 PLACE: Final = "place"
 EXECUTE: Final = "execute"
-SHARD: Final = "shard"
 JOINT: Final = "joint"
-SOURCES = ("family", "captured", "dataset", "model", "profile", "file", "network")
+SOURCES = ("family", "captured", "dataset", "model", "profile", "file")
 FILES = ("profile", "file")  # sources that may say their family and cluster as well
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
@@ -98,8 +96,6 @@ class ProblemEntry(Schema):
         model: A model to capture and profile.
         profile: A file of ``format``.
         file: A problem file.
-        network: A network to shard, as ``gnnplace shard`` knows it.
-        ways: Devices to shard over.
         seed: The seed of a family's or captured graph's draw.
         cluster: A type of cluster to draw (family, captured), or a preset, as ``compare`` takes
             it; a dataset's graph needs one. Of a problem file, which has its own cluster, what
@@ -125,8 +121,6 @@ class ProblemEntry(Schema):
     model: str | None = None
     profile: str | None = None
     file: str | None = None
-    network: str | None = None
-    ways: Annotated[int, Field(ge=1)] = 8
     graph: str | None = None
     seed: int = 0
     cluster: str | None = None
@@ -149,10 +143,6 @@ class ProblemEntry(Schema):
             raise ValueError(f"give exactly one of {', '.join(SOURCES)}")
         if self.dataset is not None and (self.graph is None or self.cluster is None):
             raise ValueError("a dataset needs a graph and a cluster")
-        if self.constraints and self.network is not None:
-            raise ValueError(
-                "constraints: networks have layers to split and no ops to place"
-            )
         if as_constraints(self.constraints).max_devices is not None:
             raise ValueError(
                 "constraints: max_devices is for place; give a smaller cluster"
@@ -174,15 +164,19 @@ class ProblemEntry(Schema):
         for key, field in ProblemEntry.model_fields.items():
             value = getattr(self, key)
             if key not in (*SOURCES, "format", "seen") and value != field.default:
-                text = "-".join(map(str, value)) if isinstance(value, tuple) else value
-                text = json.dumps(value) if isinstance(value, dict) else text
+                if isinstance(value, tuple):
+                    text = "-".join(map(str, value))
+                else:
+                    text = value
+                if isinstance(value, dict):
+                    text = json.dumps(value)
                 parts.append(f"{key}={text}")
         return " ".join(parts)
 
     @property
     def labels(self) -> dict[str, str]:
         """Return family and cluster, which standings are broken down by."""
-        named = self.family or self.model or self.profile or self.file or self.network
+        named = self.family or self.model or self.profile or self.file
         family, captured = str(named).partition("?")[0], self.captured or self.graph
         family = family if captured is None else FAMILY_OF.get(captured, captured)
         return {"family": family, "cluster": self.cluster or "drawn"}
@@ -203,12 +197,8 @@ class ProblemEntry(Schema):
         """Build, capture or read the problem; files are relative to ``folder``.
 
         Raises:
-            InputError: The source is a network, which has no ops to place, or is not valid.
+            InputError: The source is not valid.
         """
-        if self.network is not None:
-            raise InputError(
-                f"network {self.network!r}: only suites of kind shard have networks"
-            )
         constraints = as_constraints(self.constraints)
         if self.model is not None:
             return limited(self._profiled(self.model), constraints)
@@ -226,11 +216,9 @@ class ProblemEntry(Schema):
                 memory=self.memory,
             )
         problem = self._uncut(folder)
-        return (
-            problem
-            if self.microbatches == 1
-            else with_microbatches(problem, self.microbatches)
-        )
+        if self.microbatches == 1:
+            return problem
+        return with_microbatches(problem, self.microbatches)
 
     def _profiled(self, model: str) -> Problem:
         # Imported late: suites of problems alone need no torch.
@@ -280,7 +268,10 @@ class ProblemEntry(Schema):
                 ),
             )
         if self.profile is not None:
-            cluster = resolve_cluster(self.cluster) if self.cluster else None
+            if self.cluster:
+                cluster = resolve_cluster(self.cluster)
+            else:
+                cluster = None
             return convert(data_file(self.profile, folder), self.format, cluster)
         return read_problem(data_file(str(self.file), folder))
 
@@ -325,7 +316,7 @@ class SuiteFile(Schema):
     steps: list[Steps] = []
     methods: dict[str, Method] = {}
     timeout: Annotated[float, Field(gt=0)] = 60.0
-    kind: Literal["place", "execute", "shard", "joint"] = PLACE
+    kind: Literal["place", "execute", "joint"] = PLACE
     mode: Literal["auto", "measured", "emulated"] = "auto"
 
     @property
@@ -346,10 +337,6 @@ class SuiteFile(Schema):
     @model_validator(mode="after")
     def _problems_of_kind(self) -> SuiteFile:
         for i, problem in enumerate(self.problems):
-            if (problem.network is not None) != (self.kind == SHARD):
-                raise ValueError(
-                    f"problems[{i}]: networks are for kind shard, and it is for them"
-                )
             if self.kind in (EXECUTE, JOINT) and problem.model is None:
                 raise ValueError(f"problems[{i}]: kind {self.kind} needs models")
         return self
@@ -415,7 +402,9 @@ def suite_path(name: str) -> Path | None:
 def suite_names() -> list[str]:
     """Return the names of the suites of the repository or the package."""
     folder = next((folder for folder in SUITE_FOLDERS if folder.is_dir()), None)
-    return [] if folder is None else sorted(path.stem for path in folder.glob("*.yaml"))
+    if folder is None:
+        return []
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def read_suite(path: str | Path) -> SuiteFile:
@@ -435,9 +424,15 @@ def cells(suite: SuiteFile) -> list[Cell]:
     crossed = []
     for name in suite.placers:
         method = suite.methods.get(name, Method())
-        seconds = suite.budgets if method.budgets is None else method.budgets
+        if method.budgets is None:
+            seconds = suite.budgets
+        else:
+            seconds = method.budgets
         budgets = [(budget, SECONDS) for budget in seconds]
-        steps = suite.steps if method.steps is None else method.steps
+        if method.steps is None:
+            steps = suite.steps
+        else:
+            steps = method.steps
         budgets += [(float(number), STEPS) for number in steps]
         seeds = method.seeds or suite.seeds
         crossed += [(name, seed, *budget) for seed, budget in product(seeds, budgets)]

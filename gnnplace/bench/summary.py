@@ -48,7 +48,7 @@ from gnnplace.files import write_text
 from gnnplace.report import Axis, Series, chart, html, svg
 
 if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
+    from gnnplace.report import Picture
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ SHORTEST = 1e-4  # seconds that can be told on the axis
 CLOSE = 1.05  # factor by which profiles are ordered and told
 
 
-def quality_plot(found: Sequence[Standing], title: str) -> Figure:
+def quality_plot(found: Sequence[Standing], title: str) -> Picture:
     """Plot the ratio over the best known against mean seconds, a line a placer."""
     lines: dict[str, list[tuple[Standing, Interval]]] = {}
     for standing in sorted(found, key=lambda s: s.seconds):
@@ -121,7 +121,7 @@ def _line(placer: str, line: Sequence[tuple[Standing, Interval]]) -> Series:
     )
 
 
-def profile_plot(found: Sequence[Profile], title: str) -> Figure:
+def profile_plot(found: Sequence[Profile], title: str) -> Picture:
     """Plot the share of problems against the factor of the best known, of each largest budget."""
     shown = {
         profile.placer: profile for profile in sorted(found, key=lambda p: p.budget)
@@ -201,7 +201,9 @@ def summarise(
         FormatError: A file is malformed.
     """
     options = options or SummaryOptions()
-    best_known, record, only = options.best_known, options.record, options.only
+    best_known = options.best_known
+    record = options.record
+    only = options.only
     if record and best_known is None:
         raise InputError("bench summary: --record needs --best-known FILE")
     for path in files:
@@ -343,7 +345,10 @@ def _origin(rows: Sequence[Row]) -> str:
         if "machine" in row
     }
     days = sorted(str(row["when"])[:10] for row in rows if "when" in row)
-    span = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    if days:
+        span = " to ".join(dict.fromkeys((days[0], days[-1])))
+    else:
+        span = ""
     commits_text = f"{len(rows)} rows of commits {', '.join(sorted(commits))}"
     return (
         "; ".join(part for part in (commits_text, span, *sorted(machines)) if part)

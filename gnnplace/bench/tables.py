@@ -81,7 +81,9 @@ def breakdown(
 
 
 Seeds = dict[int, float]
-BETTER, WORSE, NOISE = "shorter", "longer", "not told apart"
+BETTER = "shorter"
+WORSE = "longer"
+NOISE = "not told apart"
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,9 @@ class Pairing:
         """Return the verdict of the interval: better, worse or noise."""
         if self.ratio.low <= 1.0 <= self.ratio.high:
             return NOISE
-        return BETTER if self.ratio.high < 1.0 else WORSE
+        if self.ratio.high < 1.0:
+            return BETTER
+        return WORSE
 
 
 def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
@@ -210,7 +214,9 @@ def controls(rows: Iterable[Row]) -> list[Control]:
     return result
 
 
-LEARNED, UNTRAINED, NETWORK = ("learned", "best"), "learned-untrained", "gnn"
+LEARNED = ("learned", "best")
+UNTRAINED = "learned-untrained"
+NETWORK = "gnn"
 Best = Mapping[ProblemId, BestKnown]
 LONGEST = 80  # letters of a reason
 
@@ -240,7 +246,9 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
 
 def unit_of_rows(rows: Iterable[Row]) -> str:
     """Return the unit of the rows' budgets as tables write it, "s" or "steps"."""
-    return STEPS if any(unit_of(row) == STEPS for row in rows) else "s"
+    if any(unit_of(row) == STEPS for row in rows):
+        return STEPS
+    return "s"
 
 
 def standings_grid(
@@ -405,11 +413,9 @@ def _failure_grid(rows: Sequence[Row]) -> Grid:
 def _short(text: str) -> str:
     """Return ``text``, or its begin and end: a file's name and the reason stand there."""
     begin = LONGEST // 4
-    return (
-        text
-        if len(text) <= LONGEST
-        else f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
-    )
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
 
 
 @dataclass(frozen=True)

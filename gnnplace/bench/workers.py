@@ -21,14 +21,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnplace.bench.cells import CellTask, Row, failed, run_task
 from gnnplace.bench.kinds import warm_up
-from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
 from gnnplace.policy import is_warm
 from gnnplace.processes import ends_with_this, exit_text
+
+if TYPE_CHECKING:
+    from distributed import Future
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
@@ -43,19 +45,22 @@ class CellWorker:
     """A process that runs one cell at a time; it is started by the first one.
 
     Args:
-        names: Kind of the suite and placers, to compile before the first cell.
+        names: Placers of the suite, to compile before the first cell.
         folder: The process starts in it, if it is there: classes of one's own are found from it.
     """
 
     def __init__(self, names: Sequence[str] = (), folder: str = "") -> None:
-        self.names, self.folder = names, folder
+        self.names = names
+        self.folder = folder
         self.process: subprocess.Popen[str] | None = None
         self.closed = False
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def run(self, task: CellTask) -> Row:
         """Return the row of a cell: the worker's, or one that says that there is none."""
-        begin, limit, description = time.perf_counter(), LOADING, None
+        begin = time.perf_counter()
+        limit = LOADING
+        description = None
         self._send(task.to_json())
         while True:
             text = self._answer(begin + limit - time.perf_counter())
@@ -66,11 +71,9 @@ class CellWorker:
             answer: Row = json.loads(text)
             if not answer.pop("begun", False):
                 return answer
-            begin, limit, description = (
-                time.perf_counter(),
-                task.timeout + GRACE,
-                answer,
-            )
+            begin = time.perf_counter()
+            limit = task.timeout + GRACE
+            description = answer
 
     def close(self) -> None:
         """End the process, at once, for good."""
@@ -78,7 +81,8 @@ class CellWorker:
         self._kill()
 
     def _kill(self) -> None:
-        process, self.process = self.process, None
+        process = self.process
+        self.process = None
         if process is not None:
             process.kill()
             process.wait()
@@ -150,13 +154,13 @@ def here(names: Sequence[str], say: Say | None = None) -> Runner:
     """Run cells in this process, in order; no cell's seconds contain compilation.
 
     Args:
-        names: Kind of the suite and placers, to compile before the first cell.
+        names: Placers of the suite, to compile before the first cell.
         say: Called with a line now and then meanwhile.
     """
 
     def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
         if tasks:
-            warm_up(names[0], list(names[1:]), say)
+            warm_up(list(names), say)
         for task in tasks:
             yield run_task(task)
 
@@ -170,7 +174,7 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
 
     Args:
         count: Processes.
-        names: Kind of the suite and placers, to compile before the first cell.
+        names: Placers of the suite, to compile before the first cell.
         say: Called with a line now and then meanwhile.
 
     Raises:
@@ -180,8 +184,8 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
         raise InputError(f"--processes {count}: give a number above 0")
 
     def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
-        if tasks and names[0] != SHARD and not is_warm(names[1:]):
-            warm_up(names[0], list(names[1:]), say)
+        if tasks and not is_warm(names):
+            warm_up(list(names), say)
         workers = [CellWorker(names) for _ in range(min(count, len(tasks)))]
         free: queue.SimpleQueue[CellWorker] = queue.SimpleQueue()
         for worker in workers:
@@ -246,7 +250,7 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
     return run
 
 
-def _row_of(future: Any, task: CellTask) -> Row:
+def _row_of(future: Future, task: CellTask) -> Row:
     """Return a future's row; a cell that took Dask's worker with it is a failure."""
     error = future.exception()
     if error is None:
@@ -275,7 +279,7 @@ def serve(names: Sequence[str]) -> None:
     Whatever else is printed goes to standard error. It ends when nobody asks or listens any more.
 
     Args:
-        names: Kind of the suite and placers, to compile before the first cell; may be empty.
+        names: Placers of the suite, to compile before the first cell; may be empty.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -285,7 +289,7 @@ def serve(names: Sequence[str]) -> None:
         answers.flush()
 
     if names:
-        warm_up(names[0], list(names[1:]))
+        warm_up(list(names))
     with suppress(BrokenPipeError):
         for line in sys.stdin:
             answer(

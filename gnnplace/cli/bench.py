@@ -24,7 +24,8 @@ from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError
 
-PACK, CHECK = "pack", "check"
+PACK = "pack"
+CHECK = "check"
 RESULTS = "results"  # folder of rows where none is given
 Number = TypeVar("Number", int, float)
 
@@ -61,7 +62,10 @@ def run(args: Namespace) -> int:
         args.accept_other_loss,
     )
     location = Where(args.processes, args.dask, args.keep)
-    folder = RESULTS if args.output is None else args.output
+    if args.output is None:
+        folder = RESULTS
+    else:
+        folder = args.output
     return gnnplace.run_suite(
         _suite_file(args.suite), folder, console(), say, override, location
     )

@@ -13,7 +13,7 @@ from gnnplace.cli.options import (
 from gnnplace.files import write_json
 from gnnplace.foreign import check_installed
 from gnnplace.problem import problem_to_data
-from gnnplace.report import bytes_text
+from gnnplace.units import bytes_text
 
 
 def run(args: Namespace) -> int:

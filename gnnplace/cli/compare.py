@@ -139,4 +139,6 @@ def _compare_plans(args: Namespace) -> int:
     )
     answers = {name: None if p is None else p.answer() for name, p in plans.items()}
     print_answer(args, lambda: answers, lambda: baseline_lines(plans))
-    return 0 if plans["plan"] is not None else 3
+    if plans["plan"] is not None:
+        return 0
+    return 3

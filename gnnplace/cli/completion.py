@@ -17,7 +17,8 @@ from gnnplace.cli.main import COMMANDS, ROWS
 from gnnplace.cli.options import NAMES, PLACER, Row
 from gnnplace.errors import InputError
 
-BASH, ZSH = "bash", "zsh"
+BASH = "bash"
+ZSH = "zsh"
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 SCRIPT = """\
 _gnnplace() {{
@@ -67,7 +68,9 @@ def run(args: Namespace) -> int:
 
 def completion_script() -> str:
     """Return the bash script that completes words behind ``gnnplace``."""
-    values, options, arguments = [], [], []
+    values = []
+    options = []
+    arguments = []
     for command, row in ROWS["commands"].items():
         flags: list[str] = ["--help"]
         for names, placeholder in find_arguments(row["arguments"]):

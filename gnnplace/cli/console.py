@@ -52,7 +52,10 @@ def console(output: str | None = None) -> Console:
     taken = output is not None and descriptor_of(output) == STDOUT
     stream = sys.stderr if taken else sys.stdout
     pause()
-    wide = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
+    if stream.isatty() or "COLUMNS" in os.environ:
+        wide = None
+    else:
+        wide = WIDE
     return Console(width=wide, highlight=False, markup=False, emoji=False, stderr=taken)
 
 
@@ -211,7 +214,8 @@ class Bar:
     """
 
     def __init__(self, console: Console, doing: str) -> None:
-        self.console, self.line = console, doing
+        self.console = console
+        self.line = doing
         self.begin = self.since = time.monotonic()
         self.said = False  # whether the command has said what it does
         self.lock = threading.RLock()
@@ -228,7 +232,8 @@ class Bar:
                 self._keep()
             if not self.said or _without_count(line) != _without_count(self.line):
                 self.since = time.monotonic()
-            self.line, self.said = line, True
+            self.line = line
+            self.said = True
             self.draw()
 
     def pause(self) -> None:
@@ -237,7 +242,8 @@ class Bar:
             self._clear()
             if self.said:
                 self._keep()
-            self.said, self.paused = False, True
+            self.said = False
+            self.paused = True
 
     def close(self) -> None:
         """Remove the bar for good."""
@@ -254,7 +260,10 @@ class Bar:
                 self.drawn.add_task("")
                 self.drawn.start()
             match = COUNT.search(self.line)
-            counts = match.groups() if match else ("0", None)
+            if match:
+                counts = match.groups()
+            else:
+                counts = ("0", None)
             completed, total = (
                 None if text is None else int(text.replace(",", "")) for text in counts
             )
@@ -331,7 +340,8 @@ def _is_counted_again(line: str) -> bool:
 
     A log does not need all of these.
     """
-    plain, time_printed = _without_count(line), time.monotonic()
+    plain = _without_count(line)
+    time_printed = time.monotonic()
     previous, since = _State.counted
     if plain == line or (plain == previous and time_printed - since < AFTER):
         return plain != line

@@ -37,7 +37,10 @@ def run(args: Namespace) -> int:
             f"--from {args.format}: unknown; formats: {', '.join(READERS)}; "
             f"launchers: {', '.join(READ_NAMES)}{near}"
         )
-    cluster = gnnplace.resolve_cluster(args.cluster) if args.cluster else None
+    if args.cluster:
+        cluster = gnnplace.resolve_cluster(args.cluster)
+    else:
+        cluster = None
     problem = gnnplace.convert(args.file, args.format, cluster)
     write_problem(args.output, problem)
     console(args.output).print(

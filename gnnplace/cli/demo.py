@@ -14,7 +14,8 @@ from gnnplace.cli.options import (
     AUTO,
     capture_options,
 )
-from gnnplace.report import comparison_table, eager_line, seconds_text, summary_lines
+from gnnplace.report import comparison_table, eager_line, summary_lines
+from gnnplace.units import seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.report import Road
@@ -28,7 +29,8 @@ def run(args: Namespace) -> int:
     """
     from gnnplace.report import Walking
 
-    begin, folder = time.perf_counter(), output_folder(args.output)
+    begin = time.perf_counter()
+    folder = output_folder(args.output)
     gnnplace.check_budget(args.budget)
     auto = args.microbatches == AUTO
     walking = from_args(Walking, args, capture=capture_options(args), auto=auto)
@@ -47,7 +49,8 @@ def run(args: Namespace) -> int:
 def _print(road: Road) -> None:
     from gnnplace.report import sizes_table
 
-    out, problem = console(), road.problem
+    out = console()
+    problem = road.problem
     if road.chosen is not None:
         out.print(sizes_table(road.sizes, road.chosen))
     title = (
@@ -55,7 +58,10 @@ def _print(road: Road) -> None:
         f"grouping, on {road.walking.cluster}"
     )
     out.print(comparison_table(road.rows, title))
-    eager = [eager_line(road.eager)] if road.eager else []
+    if road.eager:
+        eager = [eager_line(road.eager)]
+    else:
+        eager = []
     caveats = sorted({run.execution.caveat for run in road.runs.values()} - {""})
     caveat_lines = [f"not to be compared: {caveat}" for caveat in caveats]
     for line in [

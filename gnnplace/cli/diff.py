@@ -30,10 +30,8 @@ def run(args: Namespace) -> int:
         return _plans(args)
     first, first_placement, first_constraints = read_placed(args, args.before)
     second, second_placement, second_constraints = read_placed(args, args.after)
-    first, second = (
-        gnnplace.constrained(first, first_constraints),
-        gnnplace.constrained(second, second_constraints),
-    )
+    first = gnnplace.constrained(first, first_constraints)
+    second = gnnplace.constrained(second, second_constraints)
     difference = gnnplace.difference(first, first_placement, second_placement, second)
     if args.html is not None or args.trace is not None:
         _write_views(args, first, first_placement, second, second_placement)

@@ -30,17 +30,16 @@ from gnnplace.measurements import is_disturbed
 from gnnplace.planning import read_plan
 from gnnplace.plans import check_cluster, is_plan
 from gnnplace.report import (
-    bytes_text,
     check_drawable,
     eager_line,
     from_execution,
     from_simulation,
     plan_page,
     run_lines,
-    seconds_text,
     write_placements,
     write_trace,
 )
+from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.run.workers import Hosts
@@ -68,7 +67,8 @@ def run(args: Namespace) -> int:
         if not hosts.first:
             return _help(args, hosts)
     check_output(args.trace, args.html)
-    data, store = read_json(args.placement), open_store(args.store)
+    data = read_json(args.placement)
+    store = open_store(args.store)
     options = placed_options(args, data)
     check_installed("torch")
     say(f"capturing the step of {args.model}")
@@ -101,7 +101,10 @@ def run(args: Namespace) -> int:
     is_comparable = not (
         args.no_eager or options.forward_only or options.dtype != "float32"
     )
-    eager = gnnplace.eager_times(args.model, options, say) if is_comparable else {}
+    if is_comparable:
+        eager = gnnplace.eager_times(args.model, options, say)
+    else:
+        eager = {}
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
     _print_run(args, executed, predicted.step_time, eager, memory, options)
@@ -215,11 +218,18 @@ def _print_run(
         print_json(answer)
         return
     out = console()
-    prediction = "" if execution.caveat else f"predicted {seconds_text(predicted)}"
-    wall, virtual = execution.wall_step_time, execution.virtual_step_time
+    if execution.caveat:
+        prediction = ""
+    else:
+        prediction = f"predicted {seconds_text(predicted)}"
+    wall = execution.wall_step_time
+    virtual = execution.virtual_step_time
     if disturbed:
         # The wall clock timed the other programs as well; the workers' own time is what compares.
-        comparison = f" ({prediction})" if prediction else ""
+        if prediction:
+            comparison = f" ({prediction})"
+        else:
+            comparison = ""
         line = (
             f"measured: {seconds_text(virtual)} of the workers' own time{comparison}; "
             f"{seconds_text(wall)} by the clock, because other programs had the cores "
@@ -244,7 +254,8 @@ def _print_run(
         if device_memory.process is not None:
             process = bytes_text(device_memory.process)
             buffers = f"process and libraries {process}, {buffers}"
-        peak, state = bytes_text(device_memory.peak), bytes_text(device_memory.state)
+        peak = bytes_text(device_memory.peak)
+        state = bytes_text(device_memory.state)
         out.print(
             f"memory of {name}: {peak} in a step, {state} of it state "
             f"(predicted {bytes_text(memory[name])}); held beside: {buffers}",

@@ -30,7 +30,8 @@ def run(args: Namespace) -> int:
 
     problem, placement, constraints = read_placed(args, args.placement)
     # A name without --op or --module is an op's if there is such an op, else a module's.
-    op, module = args.op, args.module
+    op = args.op
+    module = args.module
     if args.name in problem.graph.index:
         op = op or args.name
     else:

@@ -27,7 +27,8 @@ def run(args: Namespace) -> int:
 
     check_installed("torch", "matplotlib")  # its page has pictures
     options = from_args(FidelityOptions, args, placers=names_in(args.placers))
-    folder, store = output_folder(args.output), open_store(args.store)
+    folder = output_folder(args.output)
+    store = open_store(args.store)
     study = gnnplace.check_fidelity(
         args.model,
         args.cluster,
@@ -49,4 +50,6 @@ def run(args: Namespace) -> int:
             soft_wrap=True,
         )
     write_study(study, folder)
-    return 0 if study.before is not None else 1
+    if study.before is not None:
+        return 0
+    return 1

@@ -27,7 +27,9 @@ def run(args: Namespace) -> int:
         raise InputError(
             "--html: shows the splits of a study; --execute runs one of them"
         )
-    return _execute(args) if args.execute else _study(args)
+    if args.execute:
+        return _execute(args)
+    return _study(args)
 
 
 def _study(args: Namespace) -> int:
@@ -36,10 +38,11 @@ def _study(args: Namespace) -> int:
         check_drawable,
         hybrid_page,
         hybrid_plot,
+        hybrid_study_data,
+        hybrid_study_lines,
         hybrid_table,
         write_picture,
     )
-    from gnnplace.report.hybrid import study_data, study_lines
 
     check_output(args.output, args.html)
     if args.output is not None:
@@ -58,7 +61,11 @@ def _study(args: Namespace) -> int:
         write_text(args.html, hybrid_page(study))
     title = f"{args.what} on up to {study.devices} devices"
     table = hybrid_table(study.rows, title, study.advice)
-    print_answer(args, lambda: study_data(study), lambda: [table, *study_lines(study)])
+    print_answer(
+        args,
+        lambda: hybrid_study_data(study),
+        lambda: [table, *hybrid_study_lines(study)],
+    )
     return 0
 
 

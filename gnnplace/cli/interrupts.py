@@ -36,12 +36,14 @@ def watch() -> None:
 
     Does nothing in another thread than the main one, or where the signal is ignored.
     """
-    _state["interrupted"], _waits[0] = False, 0
+    _state["interrupted"] = False
+    _waits[0] = 0
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-        _hook["before"], sys.unraisablehook = sys.unraisablehook, _unraisable
+        _hook["before"] = sys.unraisablehook
+        sys.unraisablehook = _unraisable
 
 
 def interrupted() -> bool:

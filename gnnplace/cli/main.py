@@ -67,7 +67,7 @@ class Command(Protocol):
         """Run the command and return its exit code."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def run_and_exit(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
@@ -162,9 +162,9 @@ def _parser_fault(message: str) -> str:
     kinds = [
         f"a {kind}" for kind in re.findall(r"a subclass of (\w+)", message)
     ] + kinds
-    return (
-        f"{option}: must be {' or '.join(dict.fromkeys(kinds))}" if kinds else message
-    )
+    if kinds:
+        return f"{option}: must be {' or '.join(dict.fromkeys(kinds))}"
+    return message
 
 
 def _forget_stdout() -> None:
@@ -183,7 +183,8 @@ def _run(arguments: list[str]) -> int:
 
         sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
         return 0
-    name, options = arguments[0], arguments[1:]
+    name = arguments[0]
+    options = arguments[1:]
     if name not in COMMANDS:
         near = suggestion(name, COMMANDS)
         raise InputError(
@@ -242,7 +243,10 @@ def parser_of(name: str) -> ArgumentParser:
 
 def _fail(message: str, code: int, faults: Sequence[str] = ()) -> int:
     """Print one line for an error, or one for each of several faults, and return the exit code."""
-    lines = list(faults[:MOST_FAULTS]) if len(faults) > 1 else [message]
+    if len(faults) > 1:
+        lines = list(faults[:MOST_FAULTS])
+    else:
+        lines = [message]
     if len(faults) > MOST_FAULTS:
         lines.append(f"and {len(faults) - MOST_FAULTS} more faults")
     with suppress(OSError):  # stderr may be as full as what this is about

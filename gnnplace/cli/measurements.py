@@ -61,7 +61,10 @@ def _instant(text: str | None) -> str | None:
         raise InputError(
             f"--before {text!r}: not a date; give 2026-11-21 or 2026-11-21T12:00"
         ) from None
-    zoned = time if time.tzinfo else time.replace(tzinfo=UTC)
+    if time.tzinfo:
+        zoned = time
+    else:
+        zoned = time.replace(tzinfo=UTC)
     return zoned.astimezone(UTC).isoformat(timespec="microseconds")
 
 

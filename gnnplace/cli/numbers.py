@@ -39,11 +39,9 @@ class Range:
         if isinstance(value, float) and not math.isfinite(value):
             return "must be a finite number"
         if self.minimum is not None and value < self.minimum:
-            return (
-                "must not be negative"
-                if self.minimum == 0
-                else f"must be at least {self.minimum:g}"
-            )
+            if self.minimum == 0:
+                return "must not be negative"
+            return f"must be at least {self.minimum:g}"
         if self.above is not None and value <= self.above:
             return f"must be more than {self.above:g}"
         if self.maximum is not None and value > self.maximum:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gnnplace.problem import Constraints
     from gnnplace.sharding import SplitOptions
 
-AUTO, PLACER = "auto", "@placer"
+AUTO = "auto"
+PLACER = "@placer"
 CAPTURE = (
     "optimizer",
     "dtype",
@@ -109,7 +110,6 @@ NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "placers": gnnplace.placer_names,
     "readers": partial(_listed, "gnnplace.plans.launchers", "READ_NAMES"),
     "launchers": partial(_listed, "gnnplace.plans.launchers", "NAMES"),
-    "networks": partial(_listed, "gnnplace.sharding", "NETWORKS"),
     "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
 }
 """What there is to choose from, by the name in braces of a help."""
@@ -124,7 +124,9 @@ MODELS = (
 
 def _choices_text(name: str) -> str:
     """Return the choices that a help lists, by the name in its braces."""
-    return MODELS if name == "model" else ", ".join(NAMES[name]())
+    if name == "model":
+        return MODELS
+    return ", ".join(NAMES[name]())
 
 
 def capture_options(args: Namespace, **changed: object) -> gnnplace.CaptureOptions:

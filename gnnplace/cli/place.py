@@ -37,21 +37,21 @@ from gnnplace.placers import Result, SearchSpace
 from gnnplace.problem import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
+    OPTIONS_KEY,
     Placement,
     Problem,
     placement_to_data,
     problem_to_data,
 )
-from gnnplace.problem.placement import OPTIONS_KEY
 from gnnplace.report import (
     advice_lines,
-    bytes_text,
     check_table,
     interval_keys,
     memory_lines,
     placement_rows,
     write_table,
 )
+from gnnplace.units import bytes_text
 
 if TYPE_CHECKING:
     from gnnplace.policy import Size
@@ -292,11 +292,22 @@ def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, 
     """
     if not gnnplace.is_problem_file(args.what):
         return options_entry(options)
-    data = read_json(args.what) if OPTIONS_KEY in read_text(args.what) else {}
-    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    cut = {"microbatches": options.microbatches} if options.microbatches > 1 else {}
+    if OPTIONS_KEY in read_text(args.what):
+        data = read_json(args.what)
+    else:
+        data = {}
+    if isinstance(data, dict):
+        stored = data.get(OPTIONS_KEY)
+    else:
+        stored = None
+    if options.microbatches > 1:
+        cut = {"microbatches": options.microbatches}
+    else:
+        cut = {}
     entry = (stored if isinstance(stored, dict) else {}) | cut
-    return {OPTIONS_KEY: entry} if entry else {}
+    if entry:
+        return {OPTIONS_KEY: entry}
+    return {}
 
 
 def read_problem_of(

@@ -27,7 +27,10 @@ def read_placed(
         FormatError, MismatchError: It is no placement, or one of another problem.
     """
     data = read_json(path)
-    stored = data.get(CONSTRAINTS_KEY) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        stored = data.get(CONSTRAINTS_KEY)
+    else:
+        stored = None
     constraints = gnnplace.as_constraints(stored if isinstance(stored, dict) else None)
     options = placed_options(args, data)
     if gnnplace.is_problem_file(args.what):
@@ -42,7 +45,10 @@ def read_placed(
 
 def placed_options(args: Namespace, data: object) -> gnnplace.CaptureOptions:
     """Return the capture options that the placement was made with, else those of the command."""
-    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        stored = data.get(OPTIONS_KEY)
+    else:
+        stored = None
     options = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
         options.update(
@@ -62,15 +68,26 @@ def cluster_of(data: object) -> str:
     Raises:
         MismatchError: The file names no cluster, and its devices are not those of this machine.
     """
-    cluster = data.get(CLUSTER_KEY) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        cluster = data.get(CLUSTER_KEY)
+    else:
+        cluster = None
     if isinstance(cluster, str):
         return cluster
-    sequence = data.get("sequence") if isinstance(data, dict) else None
-    devices = data.get("device") if isinstance(data, dict) else None
-    names = list(sequence) if isinstance(sequence, dict) else []
-    names = (
-        names or sorted(set(devices.values())) if isinstance(devices, dict) else names
-    )
+    if isinstance(data, dict):
+        sequence = data.get("sequence")
+    else:
+        sequence = None
+    if isinstance(data, dict):
+        devices = data.get("device")
+    else:
+        devices = None
+    if isinstance(sequence, dict):
+        names = list(sequence)
+    else:
+        names = []
+    if isinstance(devices, dict):
+        names = names or sorted(set(devices.values()))
     kinds = {str(name).partition(":")[0] for name in names}
     if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
         raise MismatchError(

@@ -283,7 +283,10 @@ def _compare_machines(args: Namespace) -> int:
     prices = None
     if args.price is not None:
         prices = read_prices(args.price, list(devices.values()))
-    tokens = None if args.tokens is None else token_count(args.tokens)
+    if args.tokens is None:
+        tokens = None
+    else:
+        tokens = token_count(args.tokens)
     plans = {
         cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters
     }
@@ -384,11 +387,10 @@ def _fits(args: Namespace) -> int:
             "is given says them itself"
         )
     source = _given(args)
-    answer = (
-        _launch_file_fit(args)
-        if isinstance(source, LaunchPlan)
-        else _plan_fit(args, source)
-    )
+    if isinstance(source, LaunchPlan):
+        answer = _launch_file_fit(args)
+    else:
+        answer = _plan_fit(args, source)
     print_answer(args, lambda: fit_data(answer), lambda: fit_lines(answer))
     return 0 if answer.fits else 3
 
@@ -416,7 +418,10 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
     cluster = plan_devices(
         args.cluster, args.memory_limit, constraints.headroom or args.headroom
     )
-    plan = None if source is None else read_given(source)
+    if source is None:
+        plan = None
+    else:
+        plan = read_given(source)
     assert not isinstance(plan, LaunchPlan)
     return fit_plan(job, cluster, plan, options, say)
 
@@ -488,7 +493,10 @@ def run(args: Namespace) -> int:
     if args.html is not None:
         check_installed("matplotlib")
     tokens = None if args.tokens is None else token_count(args.tokens)
-    rate = None if args.rate is None else token_count(args.rate, "--rate")
+    if args.rate is None:
+        rate = None
+    else:
+        rate = token_count(args.rate, "--rate")
     _check_goal(args, rate)
     if "," in args.cluster and not Path(args.cluster).is_file():
         return _compare_machines(args)

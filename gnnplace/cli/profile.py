@@ -15,7 +15,7 @@ from gnnplace.cli.options import (
 from gnnplace.errors import InputError
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
-from gnnplace.report import seconds_text
+from gnnplace.units import seconds_text
 
 
 def run(args: Namespace) -> int:
@@ -39,9 +39,12 @@ def run(args: Namespace) -> int:
     problem = gnnplace.limited(correct(profiled), constraints)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
-    origin = (
-        "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
-    )
+    if share == 0:
+        origin = "measured"
+    elif share == 1:
+        origin = "estimated"
+    else:
+        origin = "partly estimated"
     single = np.where(np.isfinite(problem.times), problem.times, 0).sum(axis=0).min()
     console(args.output).print(
         f"{problem.name}: {problem.num_ops} ops, {seconds_text(float(single))} of work on one "

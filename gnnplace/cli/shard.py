@@ -25,8 +25,6 @@ from gnnplace.report import (
     frontier_lines,
     frontier_page,
     goal_lines,
-    planned_data,
-    planned_lines,
     split_data,
     split_lines,
     split_page,
@@ -35,6 +33,7 @@ from gnnplace.sharding import (
     TIME,
     AnswerTables,
     SplitGoal,
+    is_file,
     limited_split,
     shard_for,
     shard_frontier,
@@ -50,8 +49,6 @@ def run(args: Namespace) -> int:
         constraints_of(args), split_options(args), memory_limit=args.memory_limit
     )
     args.devices, args.memory_limit = options.devices, limit
-    if args.executable:
-        return _executable(args)
     if args.pareto:
         tables = shard_tables(args.what, split_options(args))
         if args.tables is not None:
@@ -67,17 +64,16 @@ def _check(args: Namespace) -> None:
         raise InputError(
             "--goal, --time-limit: --pareto finds every trade; leave them out"
         )
-    if has_goal and args.executable:
-        raise InputError(
-            "--goal, --time-limit: not with --executable, which is for --goal time"
-        )
     if args.epsilon and not args.pareto:
         raise InputError("--epsilon: only --pareto has an error to allow")
-    if args.output is not None and not (args.pareto or args.executable):
-        raise InputError("--output: only the frontier of --pareto is drawn")
+    if is_file(args.what) and args.executable:
+        raise InputError("--executable: a file of tables has no model to run")
+    if is_file(args.what) and args.output is not None and not args.pareto:
+        raise InputError(
+            "--output: of a file of tables, only the frontier of --pareto is drawn"
+        )
+    check_output(args.output)
     check_output(args.html)
-    if args.html is not None and args.executable:
-        raise InputError("--html: shows the best split, or the frontier of --pareto")
     if args.html is not None:
         check_installed("matplotlib")
 
@@ -85,21 +81,25 @@ def _check(args: Namespace) -> None:
 def _best(args: Namespace, goal: SplitGoal) -> int:
     """Print the split that is best for a goal."""
     answer = shard_for(args.what, goal, split_options(args))
-    tables, result = answer.tables, answer.result
+    tables = answer.tables
+    result = answer.result
     if args.tables is not None:
         write_sharding(args.tables, tables.problem)
+    split = tables.split(result)
     if args.html is not None:
-        write_text(
-            args.html, split_page(tables.problem, tables.setting, result, goal.name)
-        )
+        write_text(args.html, split_page(tables.problem, split, result, goal.name))
+    if split is not None and args.output is not None:
+        gnnplace.plan_of_split(split, args.what, split_options(args)).save(args.output)
     if args.json:
-        data = split_data(tables.problem, result, tables.setting)
+        data = split_data(tables.problem, result, split)
         if goal.name != TIME:
             data["devices"] = tables.problem.devices
         print_json(data)
-    else:
-        print_lines(*goal_lines(answer, goal))
-        print_lines(*split_lines(tables.problem, tables.setting, result, goal.name))
+        return 0
+    print_lines(*goal_lines(answer, goal))
+    print_lines(*split_lines(tables.problem, split, result, goal.name))
+    if args.output is not None:
+        say(f"run it: gnnplace execute {args.what} {args.output}")
     return 0
 
 
@@ -113,29 +113,11 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
     answer = shard_frontier(
         tables, epsilon=args.epsilon, memory_limit=args.memory_limit
     )
-    network = tables.setting is not None
+    network = tables.of_layers is not None
     if args.html is not None:
         write_text(args.html, frontier_page(tables.problem, answer, network=network))
     if args.output is not None:
         draw_frontier(tables.problem, answer, args.output, network=network)
     points = [split_data(tables.problem, point) for point in answer.points]
     print_answer(args, lambda: points, lambda: frontier_lines(tables.problem, answer))
-    return 0
-
-
-def _executable(args: Namespace) -> int:
-    """Plan, save and print a strategy that DTensor can run."""
-    check_output(args.output)
-    plan = gnnplace.plan_shard(
-        args.what, split_options(args), memory_limit=args.memory_limit
-    )
-    assert plan.split is not None  # it was searched here
-    if args.tables is not None:
-        write_sharding(args.tables, plan.split.problem)
-    if args.output is not None:
-        plan.save(args.output)
-    split = plan.split
-    print_answer(args, lambda: planned_data(split), lambda: planned_lines(split))
-    if not args.json and args.output is not None:
-        say(f"run it: gnnplace execute {args.what} {args.output}")
     return 0

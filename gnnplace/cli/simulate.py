@@ -10,8 +10,8 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say_idle
 from gnnplace.problem import Problem, read_problem
-from gnnplace.report import seconds_text
 from gnnplace.simulation import Simulation
+from gnnplace.units import seconds_text
 
 
 def run(args: Namespace) -> int:

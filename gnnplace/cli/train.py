@@ -39,6 +39,9 @@ def run(arguments: list[str], *, quiet: bool = False) -> int:
         return 0
     from gnnplace.train import main
 
-    bars = [NO_BARS] if quiet and arguments[0] in LIGHTNING else []
+    if quiet and arguments[0] in LIGHTNING:
+        bars = [NO_BARS]
+    else:
+        bars = []
     main([*arguments, *bars])
     return 0

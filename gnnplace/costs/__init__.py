@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.collectives import ring_seconds as ring_seconds
     from gnnplace.costs.collectives import share as share
     from gnnplace.costs.floors import EAGER as EAGER
+    from gnnplace.costs.floors import NO_FLOOR as NO_FLOOR
     from gnnplace.costs.floors import Floor as Floor
     from gnnplace.costs.frameworks.constants import (
         DEFAULT_FRAMEWORK as DEFAULT_FRAMEWORK,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
     from gnnplace.costs.frameworks.framework import Seconds as Seconds
+    from gnnplace.costs.frameworks.framework import exposed_seconds as exposed_seconds
+    from gnnplace.costs.frameworks.framework import replicas_share as replicas_share
     from gnnplace.costs.frameworks.framework import (
         running_framework as running_framework,
     )
@@ -64,6 +67,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
     from gnnplace.costs.kernels import kernels_of as kernels_of
     from gnnplace.costs.links import LinkTable as LinkTable
+    from gnnplace.costs.links import price_message as price_message
+    from gnnplace.costs.links import shipped_links as shipped_links
     from gnnplace.costs.memory import PARAMETER as PARAMETER
     from gnnplace.costs.memory import StateTerms as StateTerms
     from gnnplace.costs.memory import state_terms as state_terms
@@ -104,5 +109,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
     from gnnplace.costs.rows import joined as joined
     from gnnplace.costs.tables import CostTables as CostTables
+    from gnnplace.costs.tables import shipped_tables as shipped_tables
 
 __getattr__, __dir__ = lazy_names(__name__)

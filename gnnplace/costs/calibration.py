@@ -25,13 +25,14 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
 from gnnplace.costs.rows import Rows, read_rows
-from gnnplace.costs.tables import CostTables, Surface, shipped
+from gnnplace.costs.tables import CostTables, Surface, shipped_tables
 from gnnplace.problem import figures, known_kind
 
 # Standard deviations on either side of the mean that hold nine in ten of a normal law.
 NINETY = 1.645
 LEAST = 3  # rows of a surface that is tried
-LEAST_ERROR, MOST_ERROR = 0.02, 1.5
+LEAST_ERROR = 0.02
+MOST_ERROR = 1.5
 ABOVE = 0.7  # share of the pairs of GPUs whose error is at most the promised one
 ALL = "all"
 Surfaces = Mapping[tuple[str, str, str], Surface]
@@ -88,7 +89,7 @@ def with_table(path: str | Path) -> CostTables:
     rows = read_rows(Path(path))
     for kind in rows:
         figures(kind)
-    return with_rows(shipped(), rows)
+    return with_rows(shipped_tables(), rows)
 
 
 def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
@@ -171,7 +172,9 @@ def _on_others(surfaces: Surfaces, kind: str, op: str, dtype: str) -> list[Resid
 
 def _parents(op: str) -> list[str]:
     parent = kin_of(op)
-    return [parent, *_parents(parent)] if parent else []
+    if parent:
+        return [parent, *_parents(parent)]
+    return []
 
 
 def spread(residuals: Iterable[FloatArray]) -> float:
@@ -212,7 +215,9 @@ def _kin_names(part: Residuals) -> set[str]:
     Those by a pooled group count for the group too, for its ops without rows.
     """
     pair = f"{part.op}<{part.answering}"
-    return {pair, group_of(part.op)} if part.answering == POOL else {pair}
+    if part.answering == POOL:
+        return {pair, group_of(part.op)}
+    return {pair}
 
 
 def _named(
@@ -265,7 +270,10 @@ def _biased(
         is_one_op = len({part.op for part in tries}) == 1
         owner = np.array([part.kind if is_one_op else part.op for part in tries])
         median = np.array([np.median(part.residual) for part in tries])
-        mean = float(median.mean()) if bias is None else bias
+        if bias is None:
+            mean = float(median.mean())
+        else:
+            mean = bias
         unexplained = []
         for k, part in enumerate(tries):
             independent = median[owner != owner[k]]

@@ -49,14 +49,16 @@ from gnnplace.costs.links import (
     Key,
     LinkTable,
     SizeSeries,
-    shipped,
+    shipped_links,
 )
 from gnnplace.errors import InputError
 from gnnplace.problem import Cluster, is_between
 from gnnplace.simulation import Number
 
-ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
-REDUCE_SCATTER, ALL_TO_ALL = "reduce_scatter", "all_to_all"
+ALL_REDUCE = "all_reduce"
+ALL_GATHER = "all_gather"
+REDUCE_SCATTER = "reduce_scatter"
+ALL_TO_ALL = "all_to_all"
 COLLECTIVES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 # What else says how long a collective takes: a ring's all-reduce is a reduce-scatter and then an
 # all-gather, and an all-to-all sends as many bytes as either.
@@ -167,7 +169,7 @@ def collective(
         )
     if not 0 <= size < np.inf:
         raise InputError(f"{op} of {size} bytes: must be a number from 0 on")
-    table = table or shipped()
+    table = table or shipped_links()
     if group.count < 2:
         return Estimate(0.0, FORMULA, 0.0, "one device exchanges nothing")
     seconds, provenance = _stages(op, np.array(size), group, table)
@@ -184,7 +186,7 @@ def collective_seconds(
     """Return the seconds of collectives of many sizes; 0 for one device. [shape of ``sizes``]"""
     if group.count < 2:
         return np.zeros_like(sizes)
-    return _stages(op, sizes, group, table or shipped())[0]
+    return _stages(op, sizes, group, table or shipped_links())[0]
 
 
 def _sources(group: Group, table: LinkTable) -> str:
@@ -203,12 +205,20 @@ def _stages(
     measured = any((k.servers, k.per_server) == key[1:] for k in table.of(between))
     if group.per_server == 1 or measured:
         return _level(key, sizes, between, table)
-    total, worst = np.zeros_like(sizes), MEASURED
+    total = np.zeros_like(sizes)
+    worst = MEASURED
     for stage, share, inside in _plan(op, group):
-        devices = (1, group.per_server) if inside else (group.servers, 1)
-        fabric = _named(group.inside) if inside else between
+        if inside:
+            devices = (1, group.per_server)
+        else:
+            devices = (group.servers, 1)
+        if inside:
+            fabric = _named(group.inside)
+        else:
+            fabric = between
         seconds, provenance = _level(Key(stage, *devices), share * sizes, fabric, table)
-        total, worst = total + seconds, max(worst, provenance, key=RANK.__getitem__)
+        total = total + seconds
+        worst = max(worst, provenance, key=RANK.__getitem__)
     return total, max(worst, NEIGHBOUR, key=RANK.__getitem__)
 
 
@@ -290,7 +300,10 @@ def _between(
         return _scaled(key, near, sizes, floor, others[near])
     low, high = (others[keys[i]].at(sizes, floor) for i in (above - 1, above))
     width = np.log(counts[above] / counts[above - 1])
-    weight = np.log(key.devices / counts[above - 1]) / width if width else 0.0
+    if width:
+        weight = np.log(key.devices / counts[above - 1]) / width
+    else:
+        weight = 0.0
     return np.exp((1 - weight) * np.log(low) + weight * np.log(high))
 
 
@@ -328,7 +341,9 @@ def bus_bandwidth(fabric: str, table: LinkTable) -> float:
         for k, s in table.of(fabric).items()
         if k.op in COLLECTIVES
     ]
-    return float(np.median(rates)) if rates else table.bandwidth[fabric]
+    if rates:
+        return float(np.median(rates))
+    return table.bandwidth[fabric]
 
 
 def hops(op: str, count: int) -> float:
@@ -377,7 +392,8 @@ def gradient_seconds(
     """
     if exchange is None:
         return ring_seconds(ALL_REDUCE, count, total, bandwidth)
-    counts, sizes = np.array(float(count)), np.array(float(BUCKET))
+    counts = np.array(float(count))
+    sizes = np.array(float(BUCKET))
     return total / BUCKET * float(exchange.seconds(ALL_REDUCE, counts, sizes))
 
 
@@ -394,7 +410,7 @@ class Exchange:
     """
 
     cluster: Cluster
-    table: LinkTable = field(default_factory=shipped)
+    table: LinkTable = field(default_factory=shipped_links)
 
     def __post_init__(self) -> None:
         if self.whole is None or not self.whole.fabrics <= self.table.latency.keys():

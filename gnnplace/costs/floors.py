@@ -50,7 +50,7 @@ class Floor:
 
 EAGER = Floor()
 COMPILED = Floor(view=0.0, forward=0.0, backward=0.0)
-NOTHING = Floor(0.0, 0.0, 0.0, 0.0)
+NO_FLOOR = Floor(0.0, 0.0, 0.0, 0.0)
 QUEUE = 1024  # launches that wait at most
 
 

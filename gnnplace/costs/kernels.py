@@ -19,7 +19,7 @@ import numpy as np
 from gnnplace.costs.frameworks.constants import hardware, library
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.rows import Rows
-from gnnplace.costs.tables import shipped
+from gnnplace.costs.tables import shipped_tables
 from gnnplace.errors import InputError
 from gnnplace.problem import figures, known_kind
 
@@ -91,7 +91,7 @@ class Kernels:
             bytes=2.0 * batches * (m * k + k * n + m * n),  # of two bytes an element
             seconds=np.zeros(count),
         )
-        seconds = predict(rows, self.kind, shipped()).seconds
+        seconds = predict(rows, self.kind, shipped_tables()).seconds
         predicted.update(zip(missing, seconds.tolist(), strict=True))
 
     def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:

@@ -112,12 +112,16 @@ def group_of(op: str) -> str:
     """
     if FAMILY.get(op, VECTOR) != VECTOR:
         return op
-    return "reducing" if op in SPECIAL else POOL
+    if op in SPECIAL:
+        return "reducing"
+    return POOL
 
 
 def class_of(op: str) -> str:
     """Return the class of an op: "products", bound by arithmetic, or "vectors", bound by bytes."""
-    return "products" if FAMILY.get(op, VECTOR) != VECTOR else "vectors"
+    if FAMILY.get(op, VECTOR) != VECTOR:
+        return "products"
+    return "vectors"
 
 
 def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
@@ -159,7 +163,8 @@ def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:
         dtype: The type of the op on the first.
         its: The type on the second; empty: the same.
     """
-    a, b = figures(first), figures(second)
+    a = figures(first)
+    b = figures(second)
     years = 0.05 * abs(a.year - b.year)
     if FAMILY.get(op, VECTOR) == VECTOR:
         return years + 0.2 * abs(np.log(a.bandwidth / b.bandwidth))

@@ -31,7 +31,9 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.problem import FABRICS
 
-MEASURED, NEIGHBOUR, FORMULA = "measured", "neighbour", "formula"
+MEASURED = "measured"
+NEIGHBOUR = "neighbour"
+FORMULA = "formula"
 ERRORS: Mapping[str, float] = {MEASURED: 0.04, NEIGHBOUR: 0.33, FORMULA: 0.37}
 P2P = "p2p"
 TABLE = "tables/links.json"
@@ -119,7 +121,7 @@ class LinkTable:
 
 
 @cache
-def shipped() -> LinkTable:
+def shipped_links() -> LinkTable:
     """Return the table in the package."""
     data = json.loads((files("gnnplace.costs") / TABLE).read_text(encoding="utf-8"))
     series = {
@@ -145,7 +147,7 @@ def _series(points: Mapping[str, list[float]]) -> SizeSeries:
     return SizeSeries(sizes, 1e-6 * np.array(points["us"], dtype=np.float64))
 
 
-def message(fabric: str, size: float) -> Estimate:
+def price_message(fabric: str, size: float) -> Estimate:
     """Return the seconds of one message on an idle fabric.
 
     Args:
@@ -155,7 +157,7 @@ def message(fabric: str, size: float) -> Estimate:
     Raises:
         InputError: The fabric is unknown, or the size is negative.
     """
-    table = shipped()
+    table = shipped_links()
     if fabric not in table.latency:
         raise InputError(
             f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}"
@@ -165,7 +167,10 @@ def message(fabric: str, size: float) -> Estimate:
     messages = [s for key, s in table.of(fabric).items() if key.op == P2P]
     if messages:
         seconds = float(messages[0].at(np.array(size), table.latency[fabric]))
-        provenance = MEASURED if messages[0].covers(size) else NEIGHBOUR
+        if messages[0].covers(size):
+            provenance = MEASURED
+        else:
+            provenance = NEIGHBOUR
         return Estimate(seconds, provenance, ERRORS[provenance], table.source[fabric])
     seconds = table.latency[fabric] + size / table.bandwidth[fabric]
     return Estimate(

@@ -76,7 +76,10 @@ class ServerNetwork:
         if op == ALL_TO_ALL:
             return self.dispatch(count, size, size, members, rates["card_all_to_all"])
         rate = min(rates["server_links"], self.card * rates["card_gather"] * members)
-        within = self._within(op, members, size) if members > 1 else 0.0
+        if members > 1:
+            within = self._within(op, members, size)
+        else:
+            within = 0.0
         return (
             max(within, (count - 1) / count * size / rate)
             + (count - 1) * rates["ring_latency"]
@@ -95,7 +98,10 @@ class ServerNetwork:
             attained: Share of a card's raw rate that it has.
         """
         stays = members / count
-        within = self._within(ALL_TO_ALL, members, size * stays) if members > 1 else 0.0
+        if members > 1:
+            within = self._within(ALL_TO_ALL, members, size * stays)
+        else:
+            within = 0.0
         across = leaving * (1 - stays) / (self.card * attained)
         return max(within, across) + count / members * self.rates["ring_latency"]
 
@@ -113,9 +119,10 @@ class ServerNetwork:
     def message(self, size: float, across: bool) -> float:
         """Return the seconds of the bytes of a message between two stages."""
         rates = self.rates
-        rate = (
-            self.card * rates["card_message"] if across and self.card else self.inside
-        )
+        if across and self.card:
+            rate = self.card * rates["card_message"]
+        else:
+            rate = self.inside
         return size / min(rate, rates["inside_message"] if not across else rate)
 
     def _within(self, op: str, count: int, size: float) -> float:
@@ -158,7 +165,10 @@ def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
     per_server = len(inner) + 1
     near = inner[0] if inner else links[0]
     is_measured = near.fabric in FABRICS and not is_between(near.fabric or "")
-    card = _card(cluster, outer[0], per_server) if outer else 0.0
+    if outer:
+        card = _card(cluster, outer[0], per_server)
+    else:
+        card = 0.0
     return ServerNetwork(
         per_server=per_server,
         fabric=near.fabric if is_measured else None,

@@ -28,7 +28,7 @@ from gnnplace.costs.collectives import (
     hops,
     share,
 )
-from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped
+from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped_links
 from gnnplace.errors import InputError
 from gnnplace.problem import (
     OWN_BETWEEN,
@@ -70,7 +70,8 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
         InputError: The log measured links that the cluster does not have.
     """
     runs = read_nccl_tests(path)
-    table, notes = shipped(), []
+    table = shipped_links()
+    notes = []
     links = list(cluster.listed_links)
     for fabric, fabric_runs in (
         (OWN_INSIDE, [run for run in runs if run.servers == 1]),
@@ -80,7 +81,10 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
             continue
         link_indices = _links_of(cluster, fabric == OWN_BETWEEN)
         if not link_indices:
-            position = "between servers" if fabric == OWN_BETWEEN else "inside a server"
+            if fabric == OWN_BETWEEN:
+                position = "between servers"
+            else:
+                position = "inside a server"
             raise InputError(
                 f"{path}: it measured links {position}, and the cluster has none"
             )
@@ -149,11 +153,13 @@ def _series(run: Run) -> SizeSeries:
 def _note(
     fabric: str, count: int, op: str, latency: float, bandwidth: float, path: str | Path
 ) -> str:
-    position = "between servers" if fabric == OWN_BETWEEN else "inside of servers"
+    if fabric == OWN_BETWEEN:
+        position = "between servers"
+    else:
+        position = "inside of servers"
     figures = f"{latency * 1e6:.3g} us and {bandwidth / 1e9:.3g} GB/s"
-    how = (
-        "messages"
-        if op == P2P
-        else f"its {op.replace('_', '-')}, as it has no sendrecv_perf"
-    )
+    if op == P2P:
+        how = "messages"
+    else:
+        how = f"its {op.replace('_', '-')}, as it has no sendrecv_perf"
     return f"{count} links {position} take {figures}, from {how} in {path}"

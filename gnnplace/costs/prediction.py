@@ -34,10 +34,12 @@ from gnnplace.costs.kin import (
     tensor_types,
 )
 from gnnplace.costs.rows import Names, Rows, roofline
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs.tables import CostTables, shipped_tables
 from gnnplace.problem import FLOAT32, figures, known_kind
 
-TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
+TABLE = "table"
+NEIGHBOUR = "neighbour"
+ROOFLINE = "roofline"
 PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)
 GPUS_TRIED = 2
 CLEARLY = 1.3  # times less than a neighbour's the roofline's error must be
@@ -137,7 +139,7 @@ def predict_in_step(
     estimates = predict(rows, kind, tables, tf32=tf32)
     kind = known_kind(kind) or kind
     alone = hardware().constants.get(f"alone.{kind}")
-    if alone is None or tables.rows.get(kind) is not shipped().rows[kind]:
+    if alone is None or tables.rows.get(kind) is not shipped_tables().rows[kind]:
         return estimates
     products = np.isin(rows.family, ("matmul", "bmm")) & (rows.dtype == FLOAT32)
     speedup = np.where(products, alone.value, 1.0)
@@ -181,9 +183,12 @@ def _distinct(rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
     """Return the estimates of rows that are all different, on a kind by its own name."""
     count = len(rows)
-    log, error = np.zeros(count), np.full(count, np.inf)
-    provenance, source = np.zeros(count, dtype=np.int8), np.zeros(count, dtype=np.intp)
-    base, at = roofline(kind, rows), rows.at
+    log = np.zeros(count)
+    error = np.full(count, np.inf)
+    provenance = np.zeros(count, dtype=np.int8)
+    source = np.zeros(count, dtype=np.intp)
+    base = roofline(kind, rows)
+    at = rows.at
     sources: list[str] = []
     keys, inverse = np.unique(
         np.stack([rows.op, rows.dtype]), axis=1, return_inverse=True
@@ -199,7 +204,10 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
             if not open_.size:
                 continue
             ratios, promised = answer(tables, candidate, at[open_])
-            worse = CLEARLY if candidate.provenance == ROOFLINE else 1.0
+            if candidate.provenance == ROOFLINE:
+                worse = CLEARLY
+            else:
+                worse = 1.0
             better = promised * worse < error[open_]
             won = open_[better]
             log[won], error[won] = ratios[better], promised[better]
@@ -318,7 +326,9 @@ def _on(
     only: str = "",
 ) -> Iterator[Relation]:
     """Yield the tables of one GPU: of the op, of its kin, in this type and in others."""
-    bias, error, previous = 0.0, 0.0, op
+    bias = 0.0
+    error = 0.0
+    previous = op
     # Each step from an op to its kin adds a bias, and an error of its own.
     for name in _line(op):
         if name != op:
@@ -328,7 +338,8 @@ def _on(
                 or errors.get(group_of(previous))
                 or errors["all"]
             )
-            bias, error = bias + step[0], float(np.hypot(error, step[1]))
+            bias = bias + step[0]
+            error = float(np.hypot(error, step[1]))
         previous = name
         if only and name != only:
             continue
@@ -339,9 +350,11 @@ def _on(
                 continue
             # The step from the asked type to the table's.
             if t in tensor:
-                type_bias, type_error = 0.0, TENSOR_STEP
+                type_bias = 0.0
+                type_error = TENSOR_STEP
             elif t in same:
-                type_bias, type_error = 0.0, 0.0
+                type_bias = 0.0
+                type_error = 0.0
             else:
                 type_bias, type_error = error_of(tables, table_kind, "dtype", op)
             # The step from another GPU: the less alike, the larger.

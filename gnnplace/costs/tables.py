@@ -74,28 +74,34 @@ class CostTables:
         )
         if not user_errors.get("all"):
             return shipped_errors
-        return user_errors if kind == "cpu" else {**shipped_errors, **user_errors}
+        if kind == "cpu":
+            return user_errors
+        return {**shipped_errors, **user_errors}
 
     def _made(self, kind: str, op: str, dtype: str) -> Surface | None:
         rows = self.rows.get(kind)
         if rows is None:
             return None
-        named = np.isin(rows.op, sorted(POOLED)) if op == POOL else rows.op == op
+        if op == POOL:
+            named = np.isin(rows.op, sorted(POOLED))
+        else:
+            named = rows.op == op
         index = np.flatnonzero(named & (rows.dtype == dtype))
         if not index.size:
             return None
         selected = rows.take(index)
         log_ratio = np.log(selected.seconds / roofline(kind, selected))
-        base = self.surface(kind, kin_of(op), dtype) if op in CORRECTED else None
-        return (
-            Surface(selected.at, log_ratio)
-            if base is None
-            else Correction(selected.at, log_ratio, base)
-        )
+        if op in CORRECTED:
+            base = self.surface(kind, kin_of(op), dtype)
+        else:
+            base = None
+        if base is None:
+            return Surface(selected.at, log_ratio)
+        return Correction(selected.at, log_ratio, base)
 
 
 @cache
-def shipped() -> CostTables:
+def shipped_tables() -> CostTables:
     """Return the tables that come with the package; see its `tables/README.md`."""
     rows: dict[str, Rows] = {}
     for path in sorted(FOLDER.glob(f"*{ENDING}")):

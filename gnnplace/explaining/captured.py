@@ -145,7 +145,8 @@ class CapturedStep(ExplainedStep):
         if self.chain.framework is None:
             chain, fabric = self._on_links(condition)
         else:
-            chain, fabric = self._as_framework(condition), self.fabric
+            chain = self._as_framework(condition)
+            fabric = self.fabric
         pricer = pricer_of(chain, fabric, draft.size)
         priced = realized(pricer, draft, self.planned.orders)
         if priced is None:
@@ -161,9 +162,18 @@ class CapturedStep(ExplainedStep):
         One network joins all devices: it is slowed as a whole.
         """
         cluster = self.fabric.cluster
-        slowed = condition.across if self.spans_servers else condition.inside
-        of_shards = slowed if condition.exchanges else 0.0
-        of_replicas = of_shards if condition.replicas else 0.0
+        if self.spans_servers:
+            slowed = condition.across
+        else:
+            slowed = condition.inside
+        if condition.exchanges:
+            of_shards = slowed
+        else:
+            of_shards = 0.0
+        if condition.replicas:
+            of_replicas = of_shards
+        else:
+            of_replicas = 0.0
         fabric = ScaledFabric(
             cluster,
             exchanges=of_replicas,
@@ -221,7 +231,7 @@ class CapturedStep(ExplainedStep):
                 pricers[draft.size] = pricer_of(self.chain, self.fabric, draft.size)
             priced = realized(pricers[draft.size], draft)
             if priced is not None:
-                yield change.told, self.answer(priced)
+                yield change.text, self.answer(priced)
 
     def answer(self, priced: Priced) -> PlanAnswer:
         """Return seconds and bytes of a changed plan, and whether it fits."""
@@ -246,7 +256,8 @@ class CapturedStep(ExplainedStep):
     @cached_property
     def _spec(self) -> PlanSpec:
         """Return the plan in words, as far as words say it."""
-        file, stages = self.plan.file, self.draft.stages
+        file = self.plan.file
+        stages = self.draft.stages
         last = stages[-1]
         spec = PlanSpec(
             dp=stages[0].mesh.replicas,
@@ -280,7 +291,8 @@ class CapturedStep(ExplainedStep):
         assert base is not None
         if base.cp > 1 or base.ep > 1:
             return "tp"
-        pricer, draft = self.planned.pricer, self.draft
+        pricer = self.planned.pricer
+        draft = self.draft
         if draft.stages[0].mesh.shards == 1:
             return "tp"
         choice = draft.stages[0].choice
@@ -290,7 +302,9 @@ class CapturedStep(ExplainedStep):
             pricer.cost(stage) == pricer.cost(megatron_stage)
             for stage, megatron_stage in zip(draft.stages, megatron.stages, strict=True)
         )
-        return "tp" if is_megatron else "shards"
+        if is_megatron:
+            return "tp"
+        return "shards"
 
     @cached_property
     def _choices(self) -> WordChoices:
@@ -318,7 +332,8 @@ class CapturedStep(ExplainedStep):
 
     def _changed(self, change: SingleChange) -> Draft | None:
         """Return the draft of a change; None if it changes nothing, or cannot be."""
-        spec, draft = change.spec, self.draft
+        spec = change.spec
+        draft = self.draft
         # An order that was searched is that of one schedule of these stages.
         plain = replace(
             draft, rules=None, schedule=draft.schedule.replace(":searched", "")
@@ -329,7 +344,10 @@ class CapturedStep(ExplainedStep):
             case "schedule":
                 return self._with_schedule(plain, spec.schedule)
             case "sp":
-                border = "tokens" if spec.sp else "whole"
+                if spec.sp:
+                    border = "tokens"
+                else:
+                    border = "whole"
                 choice = SplitChoice(WEIGHTS, border=border)
                 return with_splits(self.planned.pricer, plain, (choice,))
             case "shards":
@@ -363,7 +381,9 @@ class CapturedStep(ExplainedStep):
             case _:
                 return None
         changed = tuple(stages)
-        return None if changed == draft.stages else replace(plain, stages=changed)
+        if changed == draft.stages:
+            return None
+        return replace(plain, stages=changed)
 
     def _with_size(self, draft: Draft, size: int) -> Draft | None:
         """Return the draft with micro-batches of another size on each replica, if they divide."""

@@ -243,12 +243,16 @@ def _explain(
     """
     if kind.factor is None:
         slowed = step_at(kind.name, 1.0)
-        weight = 0.0 if measured is None else _likelihood(np.array([slowed]), measured)
+        if measured is None:
+            weight = 0.0
+        else:
+            weight = _likelihood(np.array([slowed]), measured)
         factor = None
     else:
         factors = [_quantile(kind, q) for q in QUANTILES]
         times = [step_at(kind.name, factor) for factor in factors]
-        factor, slowed = kind.factor, times[len(times) // 2]
+        factor = kind.factor
+        slowed = times[len(times) // 2]
         weight = 0.0
         if measured is not None:
             samples = [
@@ -273,7 +277,9 @@ def _quantile(kind: CauseKind, quantile: float) -> float:
     """Return the factor below which a part `quantile` of runs with this fault lie."""
     assert kind.factor is not None
     factor = kind.factor * math.exp(kind.spread * NormalDist().inv_cdf(quantile))
-    return factor if kind.name == "outside" else max(factor, 1.0)
+    if kind.name == "outside":
+        return factor
+    return max(factor, 1.0)
 
 
 def _interpolate(
@@ -315,7 +321,8 @@ def _factor_of(
     slowest = step_at(kind.name, high)
     if slowest < measured:
         return None, slowest
-    low_time, high_time = step_at(kind.name, low), slowest
+    low_time = step_at(kind.name, low)
+    high_time = slowest
     for _ in range(REFINEMENTS):
         # A straight line between the ends, and halves of their logarithms where it is bent.
         line = low + (measured - low_time) / max(high_time - low_time, 1e-12) * (
@@ -326,13 +333,17 @@ def _factor_of(
         if abs(time - measured) < 2e-3 * measured:
             return factor, time
         if time < measured:
-            low, low_time = factor, time
+            low = factor
+            low_time = time
         else:
-            high, high_time = factor, time
+            high = factor
+            high_time = time
         middle = math.sqrt(max(low, 1e-3) * high)
         time = step_at(kind.name, middle)
         if time < measured:
-            low, low_time = middle, time
+            low = middle
+            low_time = time
         else:
-            high, high_time = middle, time
+            high = middle
+            high_time = time
     return high, high_time

@@ -21,11 +21,11 @@ class PlanChange:
     """A plan with one word changed, and its price.
 
     Attributes:
-        told: The change in a few words.
+        text: The change in a few words.
         answer: The price.
     """
 
-    told: str
+    text: str
     answer: PlanAnswer
 
     @property
@@ -40,12 +40,12 @@ class SingleChange(NamedTuple):
 
     Attributes:
         word: The word that changes, or `DEGREES`.
-        told: The change in a few words.
+        text: The change in a few words.
         spec: The changed plan.
     """
 
     word: str
-    told: str
+    text: str
     spec: PlanSpec
 
 
@@ -107,18 +107,18 @@ def single_changes(spec: PlanSpec, choices: WordChoices) -> Iterator[SingleChang
             words["zero_group"] = None
         if word == "schedule":
             words["layers"] = None
-        told = f"{word}={WORDS[word].write(value)}"
-        yield SingleChange(word, told, spec.with_words(**words))
+        text = f"{word}={WORDS[word].write(value)}"
+        yield SingleChange(word, text, spec.with_words(**words))
     # Changes that no single value says.
     if choices.cuts_evenly:
-        told = "stages that are as even as can be (without layers=)"
-        yield SingleChange("layers", told, spec.with_words(layers=None))
+        text = "stages that are as even as can be (without layers=)"
+        yield SingleChange("layers", text, spec.with_words(layers=None))
     if choices.splits_freely:
-        told = "the fastest split of layers that fits (shards=N)"
-        yield SingleChange("shards", told, spec)
+        text = "the fastest split of layers that fits (shards=N)"
+        yield SingleChange("shards", text, spec)
     counts = {name: getattr(spec, name) or 1 for name in choices.degrees}
-    for told, degrees in degrees_moved(counts):
-        yield SingleChange(DEGREES, told, spec.with_words(**degrees, layers=None))
+    for text, degrees in degrees_moved(counts):
+        yield SingleChange(DEGREES, text, spec.with_words(**degrees, layers=None))
 
 
 def _word_values(

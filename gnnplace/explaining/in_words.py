@@ -38,7 +38,8 @@ class SpecStep(ExplainedStep):
 
     def price(self, condition: StepCondition = PLANNED) -> Priced:
         """Return the priced draft of the plan under a condition; see `ExplainedStep`."""
-        spec, framework = self.spec, self.setting.framework
+        spec = self.spec
+        framework = self.setting.framework
         # What is captured stays captured, whatever is priced without. Checks forbid captures.
         if not condition.checks:
             graphs = captured_launches(self.setting, spec)
@@ -63,4 +64,4 @@ class SpecStep(ExplainedStep):
                 continue
             answer = price(self.setting, change.spec)
             if answer.step_time is not None:
-                yield change.told, answer
+                yield change.text, answer

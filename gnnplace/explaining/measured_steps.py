@@ -222,7 +222,10 @@ def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
     for reader in READERS:
         steps, skipped = read_lines(lines, reader, sizes)
         if steps:
-            notes = [f"{skipped} lines of evaluation not counted"] if skipped else []
+            if skipped:
+                notes = [f"{skipped} lines of evaluation not counted"]
+            else:
+                notes = []
             return summarize_steps(steps, reader.source, notes)
     steps, notes = read_bars(lines)
     if steps:
@@ -268,10 +271,13 @@ def summarize_steps(
     runs = split_runs(steps)
     # A run that stopped while it warmed up says nothing.
     long_enough = [run for run in runs if len(run) > WARM_UP_MIN]
-    run = long_enough[-1] if long_enough else max(runs, key=len)
+    if long_enough:
+        run = long_enough[-1]
+    else:
+        run = max(runs, key=len)
     notes = list(notes)
     if len(runs) > 1:
-        index = next(i for i, other in enumerate(runs) if other is run)
+        index = next(i for i, candidate in enumerate(runs) if candidate is run)
         notes.insert(0, f"run {index + 1} of {len(runs)} in the log")
     warm_up = min(
         max(WARM_UP_MIN, len(run) // WARM_UP_SHARE), WARM_UP_MAX, len(run) - 1
@@ -301,7 +307,8 @@ def split_runs(steps: Sequence[LoggedStep]) -> list[list[LoggedStep]]:
             continue
         recent = run[-3:]
         twin = next(
-            (i for i, other in enumerate(recent) if other.number == step.number), None
+            (i for i, earlier in enumerate(recent) if earlier.number == step.number),
+            None,
         )
         if twin is not None:
             place = len(run) - len(recent) + twin
@@ -357,9 +364,11 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
             bar.is_evaluation = True
     for bar in bars:
         outer = [
-            other for other in bars if other.encloses(bar) and not bar.encloses(other)
+            candidate
+            for candidate in bars
+            if candidate.encloses(bar) and not bar.encloses(candidate)
         ]
-        if any(not other.is_evaluation for other in outer):
+        if any(not enclosing.is_evaluation for enclosing in outer):
             bar.is_evaluation = True
     candidates = [bar for bar in bars if not bar.is_evaluation]
     if not candidates:  # results of evaluation followed the training's own bar
@@ -368,9 +377,12 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
         return [], []
     # The training's bar takes the most time of those that nothing tells apart.
     training = max(candidates, key=lambda bar: bar.seconds)
-    others = len(bars) - 1
-    plural = "s" if others > 1 else ""
-    notes = [f"{others} other progress bar{plural} not counted"] if others else []
+    num_ignored = len(bars) - 1
+    plural = "s" if num_ignored > 1 else ""
+    if num_ignored:
+        notes = [f"{num_ignored} other progress bar{plural} not counted"]
+    else:
+        notes = []
     return training.steps, notes
 
 
@@ -395,7 +407,10 @@ def collect_bars(lines: Sequence[str]) -> list[ProgressBar]:
         key = (label, int(counts[2]) if counts else None)
         is_complete = counts is not None and counts[1] == counts[2]
         bar = bars.setdefault(key, ProgressBar(*key))
-        seconds = _number(rate[3]) if rate[3] else 1 / max(_number(rate[1]), 1e-9)
+        if rate[3]:
+            seconds = _number(rate[3])
+        else:
+            seconds = 1 / max(_number(rate[1]), 1e-9)
         if 0 < seconds < MAX_SECONDS:
             bar.steps.append(LoggedStep(seconds, line_number))
             bar.positions.append(position)

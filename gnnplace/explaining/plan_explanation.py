@@ -95,10 +95,13 @@ def explain_step(
     Raises:
         InputError: If the plan cannot be.
     """
-    changes = [PlanChange(told, answer) for told, answer in step.price_changes()]
+    changes = [PlanChange(text, answer) for text, answer in step.price_changes()]
     fitting = [change for change in changes if change.answer.feasible]
     parts = step_parts(step)
-    seconds = None if measured is None else measured.seconds
+    if measured is None:
+        seconds = None
+    else:
+        seconds = measured.seconds
     return StepExplanation(
         parts=parts,
         changes=tuple(sorted(fitting, key=lambda change: change.step_time)),
@@ -120,12 +123,16 @@ def explain_launch_plan(
     Raises:
         InputError: If the plan cannot be, or no step can be read.
     """
-    plan, setting = answer.plan, answer.setting
+    plan = answer.plan
+    setting = answer.setting
     if answer.answer.step_time is None:
         raise InputError(f"{plan.words}: {answer.answer.reason}")
     batch = plan.batch or 1
     sizes = RunSizes(batch, batch * setting.decoder.length, plan.world or 1)
-    steps = None if measured is None else measured_steps(measured, sizes)
+    if measured is None:
+        steps = None
+    else:
+        steps = measured_steps(measured, sizes)
     explained = explain_step(SpecStep(setting, priced_spec(plan, setting)), steps)
     return LaunchExplanation(answer=answer, **vars(explained))
 

@@ -148,7 +148,7 @@ def step_parts(step: ExplainedStep) -> dict[str, float]:
         _busiest_work(without_recomputation),
     ]
     checks, host, exchanged, recompute = (
-        before - after for before, after in pairwise(works)
+        larger - smaller for larger, smaller in pairwise(works)
     )
     # Of what replicas and shards exchange together, shards have what is there without replicas.
     shards = _busiest_work(step.price(replace(unhosted, replicas=False)))

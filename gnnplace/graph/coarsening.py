@@ -77,7 +77,8 @@ def coarsen(
     ):
         if array is not None and len(array) != n:
             raise InputError(f"coarsening: {name} has {len(array)} entries, not {n}")
-    phase = np.zeros(n, dtype=np.int8) if phase is None else phase
+    if phase is None:
+        phase = np.zeros(n, dtype=np.int8)
     groups = Contraction(graph, cost, unit or (None,) * n, phase)
     _attach(groups, attach)
     _shrink(groups, target, float(np.sum(cost)))
@@ -86,7 +87,8 @@ def coarsen(
 
 def _attach(groups: Contraction, attach: IntArray | None) -> None:
     for op, anchor in enumerate([] if attach is None else attach.tolist()):
-        a, b = groups.find(op), groups.find(anchor) if anchor >= 0 else -1
+        a = groups.find(op)
+        b = groups.find(anchor) if anchor >= 0 else -1
         if b >= 0 and a != b and groups.compatible(a, b):
             groups.merge(*groups.ordered(a, b))
 
@@ -154,7 +156,8 @@ def _worth(
 
 def _same(groups: Contraction, first: int, second: int) -> bool:
     """Return whether a merge would unite no units: they are equal, or one group has none."""
-    x, y = groups.unit[first], groups.unit[second]
+    x = groups.unit[first]
+    y = groups.unit[second]
     return x is None or y is None or x == y
 
 
@@ -215,11 +218,9 @@ class Contraction:
 
     def ordered(self, one: int, other: int) -> tuple[int, int]:
         """Return two groups in their order."""
-        return (
-            (one, other)
-            if self._position[one] < self._position[other]
-            else (other, one)
-        )
+        if self._position[one] < self._position[other]:
+            return (one, other)
+        return (other, one)
 
     def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
         """Yield the edges to and from groups of the same phase, as (before, after)."""
@@ -238,7 +239,8 @@ class Contraction:
 
     def _waiting(self, neighbours: set[int], one: int) -> float:
         """Return the weight of other neighbours: 1 for one of the same phase, else ``FAR`` or 0."""
-        phase, weight = self._phase[one], 0.0
+        phase = self._phase[one]
+        weight = 0.0
         for group in neighbours:
             if group != one:
                 if self._phase[group] == phase:
@@ -261,7 +263,8 @@ class Contraction:
 
         They are not merged if that would make a cycle, or if they are too far apart in the order.
         """
-        first, last = self._position[one], self._position[other]
+        first = self._position[one]
+        last = self._position[other]
         if last - first > WINDOW or not self._reorder(one, other, first, last):
             return False
         self._join(one, other)
@@ -361,14 +364,16 @@ class _Units:
 
     def joined_cost(self, one: int, other: int) -> float:
         """Return the cost of the unit that joining two groups makes, or 0 if no two units meet."""
-        x, y = self[one], self[other]
+        x = self[one]
+        y = self[other]
         if x is None or y is None or x == y:
             return 0.0
         return min(self._cost[x] + self._cost[y], math.inf)
 
     def join(self, one: int, other: int) -> None:
         """Record that group `other` goes into group `one`, and unite their units."""
-        x, y = self[one], self[other]
+        x = self[one]
+        y = self[other]
         alone = sum(self._alone[g] for g, u in ((one, x), (other, y)) if u is None)
         self._alone[one] = alone
         if x is not None and y is not None and x != y:

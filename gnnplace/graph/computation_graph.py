@@ -256,9 +256,13 @@ def quotient(
         names: The names of the groups. [G]
         order_only: Whether a tensor carries nothing; by default those of no bytes. [T]
     """
-    bare = graph.size == 0 if order_only is None else order_only
+    if order_only is None:
+        bare = graph.size == 0
+    else:
+        bare = order_only
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))
-    source, target = group[graph.producer][tensor], group[graph.consumer]
+    source = group[graph.producer][tensor]
+    target = group[graph.consumer]
     consumptions = _firsts(tensor, source, target, bare[tensor], len(names))
     consumptions = consumptions[np.argsort(bare[tensor[consumptions]], kind="stable")]
     # Each run of one tensor is that tensor in the quotient.
@@ -311,10 +315,8 @@ def united(label: IntArray, group: IntArray, count: int) -> IntArray:
 
     # Labels and groups are nodes of one graph, whose components are the united classes.
     num_labels = int(label.max()) + 1
-    source, target = (
-        label[has].astype(np.int32),
-        (num_labels + group[has]).astype(np.int32),
-    )
+    source = label[has].astype(np.int32)
+    target = (num_labels + group[has]).astype(np.int32)
     component = components(source, target, num_labels + count)
     smallest = np.full(int(component.max()) + 1, num_labels)
     np.minimum.at(smallest, component[:num_labels], np.arange(num_labels))

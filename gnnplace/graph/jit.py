@@ -62,7 +62,8 @@ def _import_array_functions() -> None:
 _import_array_functions()
 PACKAGE = Path(__file__).resolve().parent.parent
 ROOMS = ("graph", "simulation", "placers", "policy")  # lowest first
-WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
+WRAPPER = "_ZN7cpython"
+LINKED = llvm.Linkage.linkonce_odr
 
 
 @cache
@@ -92,7 +93,8 @@ class QuickFlags(Flags):  # type: ignore[misc]
         """Return whether all values are equal; what neither has set is its default in both."""
         if not isinstance(other, Flags):
             return False
-        values, other_values = self._values, other._values
+        values = self._values
+        other_values = other._values
         return values == other_values or all(
             getattr(self, name) == getattr(other, name)
             for name in values.keys() | other_values.keys()
@@ -131,7 +133,8 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _run_all_passes(self) -> None:
         """Run LLVM's own pipeline without unrolling, which doubles the code and is no quicker."""
         options = llvm.create_pipeline_tuning_options(speed_level=3)
-        options.loop_vectorization, options.loop_unrolling = True, False
+        options.loop_vectorization = True
+        options.loop_unrolling = False
         builder = llvm.create_pass_builder(self._codegen._tm, options)
         passes = builder.getModulePassManager()
         passes.add_refprune_pass()
@@ -208,7 +211,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         room = Path(function.__code__.co_filename).parent
-        parts = room.relative_to(PACKAGE).parts if room.is_relative_to(PACKAGE) else ()
+        if room.is_relative_to(PACKAGE):
+            parts = room.relative_to(PACKAGE).parts
+        else:
+            parts = ()
         if parts and parts[0] in ROOMS:
             self._cache_file._source_stamp = kernels_stamp(parts[0])
 
@@ -303,7 +309,9 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
 
 def _widened(kind: object) -> object:
     kind = types.unliteral(kind)
-    return types.intp if kind in (types.int8, types.int16, types.int32) else kind
+    if kind in (types.int8, types.int16, types.int32):
+        return types.intp
+    return kind
 
 
 @cache
@@ -350,7 +358,8 @@ def inner(**flags: object) -> Callable[[FunctionT], FunctionT]:
 def _code(context: Any, builder: Any, signature: Any, args: Any) -> object:
     """Emit a prefetch of the address of ``array[index]`` and return a dummy value."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
-    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    byte = ir.IntType(8).as_pointer()
+    word = ir.IntType(32)
     stride = builder.extract_value(array.strides, 0)
     step = builder.mul(
         context.cast(builder, args[1], signature.args[1], types.intp), stride

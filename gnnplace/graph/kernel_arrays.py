@@ -39,7 +39,8 @@ Index: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
 ONE = Index(1)
 MANY = 1 << 11  # keys that are sorted by digits
 DIGIT = 8  # bits
-LOW, SIGN = Index((1 << DIGIT) - 1), Index(1 << 63)
+LOW = Index((1 << DIGIT) - 1)
+SIGN = Index(1 << 63)
 RUN = 16  # entries that are sorted by insertion before runs are merged
 
 
@@ -221,7 +222,9 @@ def ascending(keys: FloatArray) -> IntArray:
 
     Many are sorted digit by digit, fewer by merging; none is nan.
     """
-    return by_digits(keys) if len(keys) >= MANY else by_merging(keys)
+    if len(keys) >= MANY:
+        return by_digits(keys)
+    return by_merging(keys)
 
 
 @inner()
@@ -231,8 +234,10 @@ def by_digits(keys: FloatArray) -> IntArray:
     Sorts by ``DIGIT`` bits of the keys at a time, the lowest first.
     """
     n = len(keys)
-    bits, spare_bits = sortable(keys), empty_indices(n)
-    order, spare = empty_ints(n), empty_ints(n)
+    bits = sortable(keys)
+    spare_bits = empty_indices(n)
+    order = empty_ints(n)
+    spare = empty_ints(n)
     for i in range(n):
         order[i] = i
     for shift in range(0, 64, DIGIT):
@@ -285,9 +290,11 @@ def by_merging(keys: FloatArray) -> IntArray:
     than O(n); others O(n log n).
     """
     n = len(keys)
-    order, spare = empty_ints(n), empty_ints(n)
+    order = empty_ints(n)
+    spare = empty_ints(n)
     for i in range(n):
-        at, key = i, keys[i]
+        at = i
+        key = keys[i]
         low = i - i % RUN
         while at > low and keys[order[at - 1]] > key:
             order[at] = order[at - 1]
@@ -310,7 +317,9 @@ def merge(
         return
     for k in range(low, middle):
         spare[k] = order[k]
-    first, second, at = low, middle, low
+    first = low
+    second = middle
+    at = low
     while first < middle:
         if second < high and keys[order[second]] < keys[spare[first]]:
             order[at] = order[second]
@@ -331,7 +340,8 @@ def heap_push(
     item: IntLike,
 ) -> None:
     """Add an item to a heap that has ``count`` and room for one more."""
-    base, at = Index(low), Index(count)
+    base = Index(low)
+    at = Index(count)
     while at > Index(0):
         above = (at - ONE) >> ONE
         parent_key = keys[base + above]
@@ -339,7 +349,8 @@ def heap_push(
             break
         keys[base + at], items[base + at] = parent_key, items[base + above]
         at = above
-    keys[base + at], items[base + at] = key, item
+    keys[base + at] = key
+    items[base + at] = item
 
 
 @inner(_nrt=False)
@@ -348,7 +359,8 @@ def heap_pop(keys: FloatArray, items: IntArray, low: IntLike, count: IntLike) ->
     base = Index(low)
     last = Index(count) - ONE
     first = items[base]
-    key, item = keys[base + last], items[base + last]
+    key = keys[base + last]
+    item = items[base + last]
     at = Index(0)
     while True:
         below = at + at + ONE
@@ -366,5 +378,6 @@ def heap_pop(keys: FloatArray, items: IntArray, low: IntLike, count: IntLike) ->
             break
         keys[base + at], items[base + at] = child_key, items[base + below]
         at = below
-    keys[base + at], items[base + at] = key, item
+    keys[base + at] = key
+    items[base + at] = item
     return first

@@ -49,7 +49,8 @@ def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
         offset[key[k] + 1] += 1
     for k in range(count):
         offset[k + 1] += offset[k]
-    at, entry = offset[:-1].copy(), empty_ints(len(key))
+    at = offset[:-1].copy()
+    entry = empty_ints(len(key))
     for k in range(len(key)):
         entry[at[key[k]]] = k
         at[key[k]] += 1
@@ -81,13 +82,15 @@ def components(source: IntArray, target: IntArray, count: int) -> IntArray:
     for node in range(count):
         parent[node] = node
     for k in range(len(source)):
-        first, second = _root(parent, source[k]), _root(parent, target[k])
+        first = _root(parent, source[k])
+        second = _root(parent, target[k])
         # The smaller node is the root, so that a component is met first at its root.
         if first < second:
             parent[second] = first
         else:
             parent[first] = second
-    label, number = empty_ints(count), 0
+    label = empty_ints(count)
+    number = 0
     for node in range(count):
         root = _root(parent, node)
         if root == node:
@@ -111,7 +114,9 @@ def add_to(heap: IntArray, count: int, item: int) -> None:
 @inner(_nrt=False)
 def take_least(heap: IntArray, count: int) -> int:
     """Take the least item off a binary heap of ``count`` items, at least one."""
-    smallest, item, at = heap[0], heap[count - 1], 0
+    smallest = heap[0]
+    item = heap[count - 1]
+    at = 0
     while 2 * at + 1 < count - 1:
         below = 2 * at + 1
         if below + 1 < count - 1 and heap[below + 1] < heap[below]:
@@ -140,7 +145,8 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
     for k in range(n):
         key[op_of[k]] = k
     waiting = count_inputs(offset, successor)
-    ready, num_ready = empty_ints(n), 0
+    ready = empty_ints(n)
+    num_ready = 0
     for k in range(n):
         if waiting[op_of[k]] == 0:
             ready[num_ready] = k  # A list that ascends is a heap.
@@ -193,7 +199,8 @@ def breadth_first(offset: IntArray, successor: IntArray, sources: IntArray) -> I
     n = len(offset) - 1
     met = zero_flags(n)
     order = empty_ints(n)
-    visited, count = 0, 0
+    visited = 0
+    count = 0
     for source in sources:
         if met[source]:
             continue
@@ -221,8 +228,11 @@ def depth_first(
     n = len(offset) - 1
     following = offset[:-1].copy()
     met = zero_flags(n)
-    pre, post, stack = empty_ints(n), empty_ints(n), empty_ints(n + 1)
-    num_pre, num_post = 0, 0
+    pre = empty_ints(n)
+    post = empty_ints(n)
+    stack = empty_ints(n + 1)
+    num_pre = 0
+    num_post = 0
     for source in sources:
         stack[0] = source
         depth = 1
@@ -289,7 +299,8 @@ def mean_of_finite(rows: FloatArray) -> FloatArray:
     """Return the mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
     result = zero_floats(len(rows))
     for i in range(len(rows)):
-        total, count = 0.0, 0
+        total = 0.0
+        count = 0
         for value in rows[i]:
             if value < np.inf:
                 total += value
@@ -328,7 +339,8 @@ def follow_forward(
     for op in order:
         if forward[op] or offset[op] == offset[op + 1]:
             continue
-        largest, smallest = -1.0, np.inf
+        largest = -1.0
+        smallest = np.inf
         for k in range(offset[op], offset[op + 1]):
             producer = predecessor[k]
             if forward[producer]:
@@ -363,26 +375,32 @@ def flows_between(
         offset[u + 1] += offset[u]
     # The other end of each unit's edges, and the edge, in both directions.
     at = offset[:-1].copy()
-    end, edge = empty_ints(offset[-1]), empty_ints(offset[-1])
+    end = empty_ints(offset[-1])
+    edge = empty_ints(offset[-1])
     for k in range(len(source)):
         if source[k] != target[k]:
-            end[at[source[k]]], edge[at[source[k]]] = target[k], k
+            end[at[source[k]]] = target[k]
+            edge[at[source[k]]] = k
             at[source[k]] += 1
-            end[at[target[k]]], edge[at[target[k]]] = source[k], k
+            end[at[target[k]]] = source[k]
+            edge[at[target[k]]] = k
             at[target[k]] += 1
     # Each unit's neighbours in ascending order: units in turn tell their neighbours of themselves.
-    ranked, at = empty_ints(len(end)), offset[:-1].copy()
+    ranked = empty_ints(len(end))
+    at = offset[:-1].copy()
     for u in range(count):
         for k in range(offset[u], offset[u + 1]):
             ranked[at[end[k]]] = u
             at[end[k]] += 1
     # Edges with one neighbour are summed: a neighbour gets the slot where it is met first.
     neighbours = empty_ints(len(end))
-    into, out = full_floats(len(end), -1.0), full_floats(len(end), -1.0)
+    into = full_floats(len(end), -1.0)
+    out = full_floats(len(end), -1.0)
     slot = full_ints(count, -1)
     total = 0
     for u in range(count):
-        low, high = offset[u], offset[u + 1]
+        low = offset[u]
+        high = offset[u + 1]
         first = total
         offset[u] = first
         for k in range(low, high):
@@ -413,12 +431,16 @@ def flows_of_ops(
     """
     # Both lists of an op are ascending: edges that leave it, by target, and edges that enter it.
     into_offset, come = grouped(target, count)
-    total, offset = 2 * len(source), zero_ints(count + 1)
+    total = 2 * len(source)
+    offset = zero_ints(count + 1)
     neighbours = empty_ints(total)
-    into, out = full_floats(total, -1.0), full_floats(total, -1.0)
-    at, k = 0, 0
+    into = full_floats(total, -1.0)
+    out = full_floats(total, -1.0)
+    at = 0
+    k = 0
     for op in range(count):
-        j, end = into_offset[op], into_offset[op + 1]
+        j = into_offset[op]
+        end = into_offset[op + 1]
         while j < end or (k < len(source) and source[k] == op):
             leaves = k < len(source) and source[k] == op
             if j == end or (leaves and target[k] < source[come[j]]):

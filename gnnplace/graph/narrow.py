@@ -48,7 +48,8 @@ def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
     total = np.concatenate(([0.0], np.cumsum(work)))
     cut = _candidates(total, crossing, CANDIDATES * count)
     bytes_at = crossing[cut - 1]
-    cut, bytes_at = cut[np.isfinite(bytes_at)], bytes_at[np.isfinite(bytes_at)]
+    cut = cut[np.isfinite(bytes_at)]
+    bytes_at = bytes_at[np.isfinite(bytes_at)]
     if len(cut) == 0:
         return np.zeros(len(work), dtype=np.int32)
     # Bytes count relative to a narrow place of this line, work relative to the mean segment.
@@ -118,10 +119,12 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
         place: Place of each op on the line, -1 if it has none. [n]
         count: Places of the line.
     """
-    tensor, produced = graph.consumption_tensor, place[graph.producer]
+    tensor = graph.consumption_tensor
+    produced = place[graph.producer]
     consumed = place[graph.consumer]
     is_placed = (consumed >= 0) & (produced[tensor] >= 0)
-    low, high = produced.copy(), produced.copy()
+    low = produced.copy()
+    high = produced.copy()
     np.minimum.at(low, tensor[is_placed], consumed[is_placed])
     np.maximum.at(high, tensor[is_placed], consumed[is_placed])
     spans = produced >= 0
@@ -144,7 +147,8 @@ def beside_consumers(
 
     A capture may list what it makes of parameters alone, such as transposes, before all else.
     """
-    is_moved, result = movable.copy(), place.copy()
+    is_moved = movable.copy()
+    result = place.copy()
     for op in order:
         if not is_moved[op]:
             for j in range(offset[op], offset[op + 1]):
@@ -211,11 +215,13 @@ def bundled(graph: ComputationGraph) -> ComputationGraph:
 
     Its messages are those of all: a search that sends them one by one takes twice as long.
     """
-    tensor, count = graph.consumption_tensor, np.diff(graph.consumer_offset)
+    tensor = graph.consumption_tensor
+    count = np.diff(graph.consumer_offset)
     taken = graph.consumer[np.lexsort((graph.consumer, tensor))]
     leader = _first_alike(graph, taken, count)
     first = leader == np.arange(graph.num_tensors)
-    leaders, bundle = np.flatnonzero(first), (np.cumsum(first) - 1)[leader]
+    leaders = np.flatnonzero(first)
+    bundle = (np.cumsum(first) - 1)[leader]
     return ComputationGraph(
         names=graph.names,
         producer=graph.producer[leaders],

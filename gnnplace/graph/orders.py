@@ -228,13 +228,13 @@ class OrderRow(NamedTuple):
     alone: str = ""
 
 
-IN_TIME, EARLY, COORDINATE, LEARNED = (
-    "in-time",
-    "earliest-start",
-    "coordinate",
-    "learned-order",
-)
-_FORTH, _BACK, _NEITHER = Direction.PRODUCERS, Direction.CONSUMERS, Direction.NEITHER
+IN_TIME = "in-time"
+EARLY = "earliest-start"
+COORDINATE = "coordinate"
+LEARNED = "learned-order"
+_FORTH = Direction.PRODUCERS
+_BACK = Direction.CONSUMERS
+_NEITHER = Direction.NEITHER
 _HEFT = "Topcuoglu et al. (2002)"
 _WANG = "Wang et al. (2022)"
 _QUEUE = "the placer learned alone, which finds it as it places; gnn takes an order beforehand"
@@ -298,7 +298,10 @@ def check_order(name: str, *also: str) -> None:
     if name in (*FIXED_ORDERS, *also):
         return
     if ":" not in name:
-        why = f"it is of {ORDERS[name].alone}" if name in ORDERS else "unknown"
+        if name in ORDERS:
+            why = f"it is of {ORDERS[name].alone}"
+        else:
+            why = "unknown"
         known_orders = ", ".join((*also, *FIXED_ORDERS))
         raise InputError(
             f"order {name!r}: {why}; orders: {known_orders}, or module:function"
@@ -343,7 +346,9 @@ def direction(graph: ComputationGraph, order: IntArray) -> Direction:
     if (position[source] < position[target]).all():
         return Direction.PRODUCERS
     consumers_first = (position[source] > position[target]).all()
-    return Direction.CONSUMERS if consumers_first else Direction.NEITHER
+    if consumers_first:
+        return Direction.CONSUMERS
+    return Direction.NEITHER
 
 
 def traversal(

@@ -271,7 +271,8 @@ def _mesh(reading: _Reading) -> LaunchPlan:
     count = {
         name: _count(sizes, name, source) for name in PARALLEL if name.endswith("_size")
     }
-    replicas, shards = count["dp_replicate_size"], count["dp_shard_size"]
+    replicas = count["dp_replicate_size"]
+    shards = count["dp_shard_size"]
     tp = count["tp_size"]
     cp = count["cp_size"] * count["sp_size"]
     inside = replicas * shards * tp * cp
@@ -290,7 +291,10 @@ def _mesh(reading: _Reading) -> LaunchPlan:
             f"{source}: parallelism_config: replicas beside tp or cp need dp_shard_size > 1"
         )
     dp = replicas * shards if sizes else world
-    group = shards if sizes and dp is not None and 1 < shards < dp else None
+    if sizes and dp is not None and 1 < shards < dp:
+        group = shards
+    else:
+        group = None
     return LaunchPlan(dp=dp, tp=tp, cp=cp, group=group, gradients="same")
 
 
@@ -353,7 +357,10 @@ def _with_fsdp(reading: _Reading, plan: LaunchPlan, kind: str) -> LaunchPlan:
         group = plan.dp // machines
     checkpointing = fsdp.get("activation_checkpointing")
     is_offloaded = str(fsdp.get("offload_params")).lower() == "true"
-    offload = fsdp_offload(zero) if is_offloaded else NONE
+    if is_offloaded:
+        offload = fsdp_offload(zero)
+    else:
+        offload = NONE
     if offload is None:
         effect = (
             "offloads parameters, gradients and optimizer to the CPU; priced on the GPU"
@@ -392,7 +399,10 @@ def _zero(reading: _Reading, fsdp: Mapping[str, Any]) -> tuple[int, bool]:
     )
     if isinstance(reshard, bool):
         return (3 if reshard else 2), hybrid
-    word = str(reshard).upper() if isinstance(reshard, (str, int)) else ""
+    if isinstance(reshard, (str, int)):
+        word = str(reshard).upper()
+    else:
+        word = ""
     if word in ("TRUE", "FALSE"):
         return (3 if word == "TRUE" else 2), hybrid
     if word not in STRATEGY:
@@ -423,7 +433,10 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
         device = section.get(name)
         if device in (None, "none", False):
             continue
-        offloaded = "the optimizer's state" if "optimizer" in name else "parameters"
+        if "optimizer" in name:
+            offloaded = "the optimizer's state"
+        else:
+            offloaded = "parameters"
         effect = f"offload: {offloaded} on {str(device)[:20]}; priced on the GPU"
         reading.refuse_price(f"deepspeed_config.{name}", effect)
     steps = section.get("gradient_accumulation_steps")
@@ -480,7 +493,9 @@ def _with_megatron(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
         recompute=SELECTIVE if section.get("recompute_activations") is True else NONE,
         gradients="fp32" if plan.precision == "bf16-master" else "same",
     )
-    return plan if world is None else plan.with_dp(world, source)
+    if world is None:
+        return plan
+    return plan.with_dp(world, source)
 
 
 def _section(

@@ -54,7 +54,10 @@ def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str
     except GnnplaceError as error:
         return None, f"sizes of the model: {error}"
     is_known = len(shape) == 2 and getattr(config, "model_type", None) in LAUNCHED
-    sizes = from_config(model, config, shape[1]) if is_known else None
+    if is_known:
+        sizes = from_config(model, config, shape[1])
+    else:
+        sizes = None
     return sizes, f"sizes of the model: {model!r} is no decoder whose layers are known"
 
 
@@ -132,10 +135,8 @@ class Prices:
 
         Each draft gives up what the drafts before it do, and comes with a line for the user.
         """
-        chain, pricer = (
-            self.chain,
-            pricer_of(self.chain, MeshFabric(self.cluster), draft.size),
-        )
+        chain = self.chain
+        pricer = pricer_of(self.chain, MeshFabric(self.cluster), draft.size)
         if not ordered and ":searched" in draft.schedule:
             name = draft.schedule.partition(":")[0]
             draft = replace(draft, schedule=name, rules=None)

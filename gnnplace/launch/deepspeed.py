@@ -103,7 +103,9 @@ def _offloads(plan: LaunchPlan) -> tuple[str, ...]:
     """Return the values of `offload` that DeepSpeed has for a plan: a CPU makes few updates."""
     if plan.zero == 0 or plan.optimizer not in (None, *CPU_OPTIMIZERS):
         return ()
-    return (OPTIMIZER, EVERYTHING) if plan.zero == 3 else (OPTIMIZER,)
+    if plan.zero == 3:
+        return (OPTIMIZER, EVERYTHING)
+    return (OPTIMIZER,)
 
 
 def check_degrees(plan: LaunchPlan) -> None:
@@ -157,7 +159,8 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
         notes["recompute"] = plan.recompute
     batch: dict[str, Any] = {"train_batch_size": plan.batch}
     if plan.tp > 1:  # DeepSpeed holds it against all processes, those of a split too
-        batch, notes["dp"] = {}, plan.dp
+        batch = {}
+        notes["dp"] = plan.dp
     half = (plan.precision or "32-true").partition("-")[0]
     name = OPTIMIZERS.get(plan.optimizer or "", "AdamW")
     data: dict[str, Any] = {

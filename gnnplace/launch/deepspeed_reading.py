@@ -263,14 +263,19 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
     )
     tp = keys.count("tensor_parallel.autotp_size", 1, least=0) or 1
     part = "expert_parallel."
-    ep = keys.count(f"{part}autoep_size", 1) if keys.switch(f"{part}enabled") else 1
-    etp = keys.count(f"{part}expert_tensor_parallel_size", 1) if (ep or 1) > 1 else None
+    if keys.switch(f"{part}enabled"):
+        ep = keys.count(f"{part}autoep_size", 1)
+    else:
+        ep = 1
+    if (ep or 1) > 1:
+        etp = keys.count(f"{part}expert_tensor_parallel_size", 1)
+    else:
+        etp = None
     # ZeRO, its groups and what it hides.
-    zero = (
-        0
-        if keys.get("zero_optimization.stage") == AUTO
-        else keys.count("zero_optimization.stage", 0, least=0) or 0
-    )
+    if keys.get("zero_optimization.stage") == AUTO:
+        zero = 0
+    else:
+        zero = keys.count("zero_optimization.stage", 0, least=0) or 0
     if zero > 3:
         raise keys.fault("zero_optimization.stage", "must be 0 to 3")
     offload = _offload(keys, zero)
@@ -315,7 +320,9 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
 
 def _count(keys: Keys, path: str, least: int = 1) -> int | None:
     """Return a whole number, or None if it is not there or auto."""
-    return None if keys.get(path) == AUTO else keys.count(path, least=least)
+    if keys.get(path) == AUTO:
+        return None
+    return keys.count(path, least=least)
 
 
 def _lines(keys: Keys) -> dict[str, int | None]:
@@ -352,15 +359,17 @@ def _precision(keys: Keys) -> str | None:
             return f"{half}-master"
     if keys.get("torch_autocast.enabled") is True:
         dtype = str(keys.get("torch_autocast.dtype"))
-        return (
-            "16-mixed"
-            if "float16" in dtype and "bfloat16" not in dtype
-            else "bf16-mixed"
-        )
+        if "float16" in dtype and "bfloat16" not in dtype:
+            return "16-mixed"
+        return "bf16-mixed"
     if keys.get("amp.enabled") is True:
-        return "16-master" if keys.get("amp.opt_level") in ("O2", "O3") else "16-mixed"
+        if keys.get("amp.opt_level") in ("O2", "O3"):
+            return "16-master"
+        return "16-mixed"
     auto_amp = AUTO in (keys.get("amp.enabled"), keys.get("torch_autocast.enabled"))
-    return None if is_auto or auto_amp else "32-true"
+    if is_auto or auto_amp:
+        return None
+    return "32-true"
 
 
 def _optimizer(keys: Keys) -> str | None:
@@ -388,12 +397,24 @@ def _not_priced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
     for name in OFFLOADS if offload is None else ():
         path = f"zero_optimization.{name}"
         value = keys.get(path)
-        device = value.get("device", "cpu") if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            device = value.get("device", "cpu")
+        else:
+            device = value
         if device in (None, False, "none", {}):
             continue
-        offloaded = "the optimizer's state" if name == OFFLOADS[0] else "parameters"
-        ratio = value.get("ratio") if isinstance(value, dict) else None
-        share = "" if ratio is None else f", a share of {ratio}"
+        if name == OFFLOADS[0]:
+            offloaded = "the optimizer's state"
+        else:
+            offloaded = "parameters"
+        if isinstance(value, dict):
+            ratio = value.get("ratio")
+        else:
+            ratio = None
+        if ratio is None:
+            share = ""
+        else:
+            share = f", a share of {ratio}"
         effect = f"{name}: {offloaded} on {str(device)[:20]}{share} (offload); priced on the GPU"
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
     for path, effect in SWITCHED.items():
@@ -448,7 +469,9 @@ def _type_effects(keys: Keys) -> Iterator[NotPriced]:
 
 def _peek(keys: Keys, path: str) -> FileValue:
     """Return the value of a path, or None if it is not there or stands in no mapping."""
-    return keys.get(path) if keys.has(path) else None
+    if keys.has(path):
+        return keys.get(path)
+    return None
 
 
 def _notes(keys: Keys) -> Iterator[str]:

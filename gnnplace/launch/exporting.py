@@ -60,18 +60,21 @@ def _export_words(
     plan: Plan, launcher: str, model: str | None, cluster: str | Cluster | None
 ) -> LaunchFile:
     """Return a plan in words as the file of a launcher; arguments as of `export_plan`."""
-    target, file = launcher_of(launcher), plan.file
+    target = launcher_of(launcher)
+    file = plan.file
     priced = price_file(file, cluster, model)
     base, steps = nearest_plan(priced.plan, target)
     losses: list[Loss] = []
-    seconds, peak = plan.step_time, max(entry.all for entry in file.memory.values())
+    seconds = plan.step_time
+    peak = max(entry.all for entry in file.memory.values())
     for line, nearest in steps:
         answer = price(priced.setting, priced_spec(nearest, priced.setting))
         if answer.step_time is None or answer.peak is None:
             losses.append(Loss(f"{line}; not priced: {answer.reason}"))
             continue
         losses.append(Loss(line, answer.step_time - seconds, answer.peak - peak))
-        seconds, peak = answer.step_time, answer.peak
+        seconds = answer.step_time
+        peak = answer.peak
     last = steps[-1][1] if steps else base
     last = replace(last, details=layer_details(model or file.model))
     text, unwritten = write_launch_plan(
@@ -96,7 +99,8 @@ def _export_captured(
     """Return a captured model's plan as the file of a launcher; arguments as of `export_plan`."""
     from gnnplace.launch.captured_losses import Prices, captured_sizes
 
-    target, file = launcher_of(launcher), plan.file
+    target = launcher_of(launcher)
+    file = plan.file
     sizes, lacks = captured_sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
     companion = target.beside(file)
@@ -106,7 +110,8 @@ def _export_captured(
         ]
     base, steps = nearest_plan(base, target)
     last = steps[-1][1] if steps else base
-    gpus, seconds = SERVER_GPUS, None
+    gpus = SERVER_GPUS
+    seconds = None
     losses = [Loss(line) for line in given_up] + [Loss(line) for line, _ in steps]
     try:
         prices = Prices.of(plan, model or file.model, cluster)

@@ -96,10 +96,8 @@ def read_axolotl(
         FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
-    shard, replicate = (
-        reading.count("dp_shard_size"),
-        reading.count("dp_replicate_size", 1) or 1,
-    )
+    shard = reading.count("dp_shard_size")
+    replicate = reading.count("dp_replicate_size", 1) or 1
     dp = None if shard is None else shard * replicate
     cp = reading.count("context_parallel_size") or reading.degree(
         "sequence_parallel_degree"
@@ -193,9 +191,15 @@ def _axolotl_adapters(reading: YamlReading) -> str | None:
     keys = AXOLOTL_ADAPTERS
     if reading.is_on("lora_target_linear"):
         keys = replace(keys, default_targets=("all",))
-    bits = QUANTIZED_BITS if reading.is_on("load_in_4bit") else HALF_BITS
+    if reading.is_on("load_in_4bit"):
+        bits = QUANTIZED_BITS
+    else:
+        bits = HALF_BITS
     has_quantized_experts = bits < HALF_BITS and reading.is_on("quantize_moe_experts")
-    expert_bits = QUANTIZED_BITS if has_quantized_experts else HALF_BITS
+    if has_quantized_experts:
+        expert_bits = QUANTIZED_BITS
+    else:
+        expert_bits = HALF_BITS
     return read_adapters(reading, keys, bits=bits, expert_bits=expert_bits)
 
 
@@ -211,7 +215,10 @@ def _factory_adapters(reading: YamlReading) -> str | None:
     if num_bits not in (None, QUANTIZED_BITS):
         effect = f"weights in {num_bits} bits; priced in the half type"
         reading.refuse_price("quantization_bit", effect)
-    bits = QUANTIZED_BITS if num_bits == QUANTIZED_BITS else HALF_BITS
+    if num_bits == QUANTIZED_BITS:
+        bits = QUANTIZED_BITS
+    else:
+        bits = HALF_BITS
     return read_adapters(reading, FACTORY_ADAPTERS, bits=bits)
 
 
@@ -221,7 +228,9 @@ def _precision(reading: YamlReading, bf16: str, fp16: str) -> str | None:
         return None
     if reading.is_on(bf16):
         return "bf16-mixed"
-    return "16-mixed" if reading.is_on(fp16) else "32-true"
+    if reading.is_on(fp16):
+        return "16-mixed"
+    return "32-true"
 
 
 def _note_model(reading: YamlReading, key: str) -> None:

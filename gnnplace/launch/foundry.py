@@ -92,10 +92,16 @@ def read_foundry(
             f"{strategy}: shards within a server; priced over all replicas"
         )
     # Without `fsdp_config` the replicas are DDP's.
-    zero = STRATEGIES.get(strategy, 3) if reading.get("fsdp_config") else 0
+    if reading.get("fsdp_config"):
+        zero = STRATEGIES.get(strategy, 3)
+    else:
+        zero = 0
     has_adapters = bool(reading.get("model.peft_config"))
     is_offloaded = reading.is_on("fsdp_config.cpu_offload")
-    offload = fsdp_offload(zero) if is_offloaded else NONE
+    if is_offloaded:
+        offload = fsdp_offload(zero)
+    else:
+        offload = NONE
     if offload is None:
         effect = "offloads parameters to the CPU; priced on the GPU"
         reading.refuse_price("fsdp_config.cpu_offload", effect)

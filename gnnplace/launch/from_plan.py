@@ -53,7 +53,8 @@ def launch_plan_of(
     replicas, tp, cp, ep = _degrees(file, axes)
     zero = max(zero, file.stages[0].zero if replicas > 1 else 0)
     ranks = max(file.rank_of) + 1
-    chunks, lines = len(file.stages) // ranks, list[str]()
+    chunks = len(file.stages) // ranks
+    lines = list[str]()
     layers, inside = stage_layers(file)
     lines += inside
     recompute, recompute_lines = _recompute(file, layers)
@@ -101,7 +102,10 @@ def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]
     Along each axis those that cut examples are replicas, and cp where no weight is cut but of
     experts that rows are sent to, which are ep then.
     """
-    replicas = tp = cp = ep = 1
+    replicas = 1
+    tp = 1
+    cp = 1
+    ep = 1
     for axis, count in enumerate(axes):
         place = axis - len(axes)
         placed = [
@@ -155,10 +159,8 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
     ]
     if not any(recomputed_layers):
         return NONE, []
-    kinds, groups = (
-        {s.recompute.kind for s in stages},
-        {s.recompute.layers for s in stages},
-    )
+    kinds = {s.recompute.kind for s in stages}
+    groups = {s.recompute.layers for s in stages}
     if kinds - {NONE} == {SELECTIVE}:
         return SELECTIVE, []
     lacking = [

@@ -50,7 +50,9 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
 
 def priced_optimizer(plan: LaunchPlan) -> str | None:
     """Return the optimizer that a plan is priced with; a line of `not_priced` says the rest."""
-    return plan.optimizer if plan.optimizer in (None, *PRICED_OPTIMIZERS) else "adamw"
+    if plan.optimizer in (None, *PRICED_OPTIMIZERS):
+        return plan.optimizer
+    return "adamw"
 
 
 def assumed_values(plan: LaunchPlan, precision: str) -> list[str]:
@@ -129,7 +131,9 @@ def check_known(plan: LaunchPlan) -> None:
 
 def named_model(plan: LaunchPlan) -> str | None:
     """Return the name of a model that has the sizes in a launch file, or None if there is none."""
-    return None if plan.sizes is None else plan.sizes.model
+    if plan.sizes is None:
+        return None
+    return plan.sizes.model
 
 
 def check_expert_groups(plan: LaunchPlan) -> None:

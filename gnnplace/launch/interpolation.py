@@ -74,7 +74,9 @@ class _Resolver:
             }
         if isinstance(part, list):
             return [self.resolve(value, (*way, "")) for value in part]
-        return self._text(part, way) if isinstance(part, str) else part
+        if isinstance(part, str):
+            return self._text(part, way)
+        return part
 
     def _text(self, text: str, way: tuple[str, ...]) -> FileValue:
         """Return the value of a text, read as YAML where it held an interpolation."""
@@ -93,7 +95,10 @@ class _Resolver:
                 return value
             if isinstance(value, (dict, list)):
                 return text
-            shown = "null" if value is None else str(value)
+            if value is None:
+                shown = "null"
+            else:
+                shown = str(value)
             text = text[: match.start()] + shown + text[match.end() :]
         try:
             return yaml.load(text, Loader=yaml.CSafeLoader)
@@ -110,8 +115,12 @@ class _Resolver:
             variable = variable.strip()
             if variable in self.values:
                 return self.values[variable]
-            return default.strip() if comma else MissingValue(variable)
-        return MissingValue(expression[:40]) if colon else self._at(expression, way)
+            if comma:
+                return default.strip()
+            return MissingValue(variable)
+        if colon:
+            return MissingValue(expression[:40])
+        return self._at(expression, way)
 
     def _at(self, path: str, way: tuple[str, ...]) -> FileValue:
         """Return the value at a path, which begins with dots where it is relative."""
@@ -137,4 +146,6 @@ def _computed(name: str, argument: str) -> FileValue:
         number = OPERATIONS[name]([float(word) for word in argument.split(",")])
     except (ValueError, ZeroDivisionError, IndexError, OverflowError):
         return MissingValue(f"{name}:{argument}"[:40])
-    return int(number) if float(number).is_integer() else number
+    if float(number).is_integer():
+        return int(number)
+    return number

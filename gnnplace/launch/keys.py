@@ -77,7 +77,10 @@ def put_values(
         way = path.split(".")
         part: FileValue = changed
         for name in way[:-1]:
-            copy = dict(part[name]) if isinstance(part.get(name), dict) else None
+            if isinstance(part.get(name), dict):
+                copy = dict(part[name])
+            else:
+                copy = None
             if copy is None:
                 raise FormatError(f"{source}: --set {path}: the file has no such key")
             part[name] = copy
@@ -96,7 +99,9 @@ def put_values(
 def shown(value: object) -> str:
     """Return a value of a file for a message: at most 40 letters, or the type of a container."""
     plain = value is None or isinstance(value, (str, int, float))
-    return repr(str(value)[:40]) if plain else f"a {type(value).__name__}"
+    if plain:
+        return repr(str(value)[:40])
+    return f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,8 @@ class Keys:
         Raises:
             FormatError: If what is on the way is no mapping.
         """
-        value, way = self.data, path.split(".")
+        value = self.data
+        way = path.split(".")
         for k, key in enumerate(way):
             if value is None:
                 return None
@@ -189,7 +195,10 @@ class Keys:
         value = self.get(path)
         if value is None:
             return default
-        text = str(value).lower() if isinstance(value, (str, int, float)) else ""
+        if isinstance(value, (str, int, float)):
+            text = str(value).lower()
+        else:
+            text = ""
         match = next((word for word in known if word.lower() == text), None)
         if match is None:
             raise self.fault(path, f"must be one of {', '.join(known)}")
@@ -198,11 +207,9 @@ class Keys:
     def unknown(self, path: str, known: Sequence[str]) -> list[str]:
         """Return the keys at a path that are not among the known ones. The top's path is ""."""
         part = self.get(path) if path else self.data
-        return (
-            [str(k)[:40] for k in part if k not in known]
-            if isinstance(part, dict)
-            else []
-        )
+        if isinstance(part, dict):
+            return [str(k)[:40] for k in part if k not in known]
+        return []
 
     def has(self, path: str) -> bool:
         """Return whether a key is there and not null."""

@@ -25,7 +25,9 @@ from gnnplace.plans import (
     parse_adapters,
 )
 
-NONE, FULL, SELECTIVE = "none", "full", "selective"
+NONE = "none"
+FULL = "full"
+SELECTIVE = "selective"
 MARK = "gnnplace: "  # stands before the JSON of a header
 BYTES = 1 << 20  # size of the largest launch file
 PRICED_OPTIMIZERS = tuple(OPTIMIZERS)
@@ -47,7 +49,10 @@ class NotPriced:
     line: int | None = None
 
     def __str__(self) -> str:
-        place = "" if self.line is None else f"line {self.line}: "
+        if self.line is None:
+            place = ""
+        else:
+            place = f"line {self.line}: "
         return f"{place}{self.key}: {self.effect}"
 
 
@@ -144,12 +149,16 @@ class LaunchPlan:
         """Return the adapters that are trained, or None if all parameters are."""
         if self.lora is not None:
             return parse_adapters(self.lora)
-        return None if self.sizes is None else self.sizes.adapters
+        if self.sizes is None:
+            return None
+        return self.sizes.adapters
 
     @property
     def world(self) -> int | None:
         """Return the number of processes of the run, or None if the replicas are not known."""
-        return None if self.dp is None else self.dp * self.tp * self.pp * self.cp
+        if self.dp is None:
+            return None
+        return self.dp * self.tp * self.pp * self.cp
 
     @property
     def microbatches(self) -> int:
@@ -171,11 +180,9 @@ class LaunchPlan:
     @property
     def full_schedule(self) -> str:
         """Return the schedule with its chunks a rank, as `--given` has it."""
-        return (
-            f"interleaved:{self.chunks}"
-            if self.schedule == "interleaved"
-            else self.schedule
-        )
+        if self.schedule == "interleaved":
+            return f"interleaved:{self.chunks}"
+        return self.schedule
 
     @property
     def spec(self) -> PlanSpec:
@@ -184,7 +191,8 @@ class LaunchPlan:
         for word, exchanges in HIDDEN_EXCHANGES.items():
             if exchanges and exchanges[-1] in self.overlap:
                 overlap = word
-        ep, etp = self.ep, self.etp
+        ep = self.ep
+        etp = self.etp
         if etp == self.tp or self.sizes is None or self.sizes.experts is None:
             etp = None
         if (
@@ -218,7 +226,10 @@ class LaunchPlan:
     @property
     def words(self) -> str:
         """Return the plan as people read it, without batch, overlap and what is left open."""
-        gradients = self.gradients if self.gradients == "fp32" else None
+        if self.gradients == "fp32":
+            gradients = self.gradients
+        else:
+            gradients = None
         layers: Layers | None = self.layers
         if (
             self.layers
@@ -243,7 +254,8 @@ class LaunchPlan:
 
     def with_one_stage_a_rank(self) -> LaunchPlan:
         """Return the plan under 1F1B, with all chunks of a rank joined into one stage."""
-        layers, chunks = self.layers, self.chunks
+        layers = self.layers
+        chunks = self.chunks
         if layers is not None:
             layers = tuple(
                 sum(layers[k * chunks : (k + 1) * chunks]) for k in range(self.pp)
@@ -343,7 +355,8 @@ class LaunchPlan:
         sizes = self.sizes
         if sizes is None or sizes.experts is None or self.tp == 1 or self.etp == 1:
             return
-        cut, ep = self.etp or self.tp, self.ep * (self.etp or self.tp)
+        cut = self.etp or self.tp
+        ep = self.ep * (self.etp or self.tp)
         if sizes.experts.count % ep == 0:
             line = f"ep={self.ep} with experts cut over {cut}: {launcher} cuts none"
             yield (
@@ -471,7 +484,8 @@ def _faults(plan: LaunchPlan) -> Iterator[str]:
         yield f"layers of {len(plan.layers)} stages for {plan.pp} ranks with {plan.chunks} each"
     if plan.sizes is not None:
         yield from _size_faults(plan, plan.sizes, stages)
-    inside, over = plan.ep * (plan.etp or plan.tp), (plan.world or 0) // plan.pp
+    inside = plan.ep * (plan.etp or plan.tp)
+    over = (plan.world or 0) // plan.pp
     if over % inside:
         yield f"experts on ep x their shards = {inside}: {over} processes of a stage: no multiple"
     if plan.dp and plan.batch and plan.microbatch_size:

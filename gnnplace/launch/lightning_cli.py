@@ -84,19 +84,24 @@ def read_lightning(
         variables["trainer.devices"] = variables.pop("devices")
     reading = YamlReading.of_text(text, source, variables, OPEN_KEYS)
     strategy = _strategy(reading)
-    devices, nodes = (
-        reading.get("trainer.devices"),
-        reading.count("trainer.num_nodes", 1) or 1,
-    )
+    devices = reading.get("trainer.devices")
+    nodes = reading.count("trainer.num_nodes", 1) or 1
     # "auto" and -1 are all GPUs of a server, whose number the file does not say.
     is_count = type(devices) is int and devices > 0
     if isinstance(devices, list):
-        devices, is_count = len(devices), True
+        devices = len(devices)
+        is_count = True
     if not is_count:
         reading.needs.append("devices")
         reading.notes.append(f"trainer.devices: {devices}: is what a server has")
-    dp = devices * nodes // strategy.tp if is_count else None
-    group = devices if strategy.is_hybrid and is_count and nodes > 1 else None
+    if is_count:
+        dp = devices * nodes // strategy.tp
+    else:
+        dp = None
+    if strategy.is_hybrid and is_count and nodes > 1:
+        group = devices
+    else:
+        group = None
     if strategy.is_hybrid and group is None and not is_count:
         reading.notes.append(
             "HYBRID_SHARD: shards within a server; priced over all replicas"

@@ -301,11 +301,9 @@ def stage_flags(plan: LaunchPlan) -> list[str]:
     layers = plan.layers
     if layers is not None and len(set(layers)) > 1:
         return [f"--pipeline-model-parallel-layout '{layout_of(layers)}'"]
-    return (
-        [f"--num-virtual-stages-per-pipeline-rank {plan.chunks}"]
-        if plan.chunks > 1
-        else []
-    )
+    if plan.chunks > 1:
+        return [f"--num-virtual-stages-per-pipeline-rank {plan.chunks}"]
+    return []
 
 
 def layout_of(layers: Sequence[int]) -> str:

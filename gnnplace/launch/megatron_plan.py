@@ -234,11 +234,10 @@ def with_todays_names(
     method = renamed.get("activations-checkpoint-method")
     if method is not None or is_on(renamed, "checkpoint-activations"):
         if "recompute-granularity" not in renamed:
-            old = (
-                "checkpoint-activations"
-                if method is None
-                else "activations-checkpoint-method"
-            )
+            if method is None:
+                old = "checkpoint-activations"
+            else:
+                old = "activations-checkpoint-method"
             renamed["recompute-granularity"] = FULL
             places["recompute-granularity"] = places.get(old)
         renamed.setdefault("recompute-method", method or "uniform")
@@ -270,7 +269,8 @@ def plan_of_flags(
         if name in flags
     }
     plan = LaunchPlan(**counts)  # type: ignore[arg-type]
-    plan = replace(plan, etp=None) if plan.etp == plan.tp else plan
+    if plan.etp == plan.tp:
+        plan = replace(plan, etp=None)
     sizes = sizes_of_flags(flags, source)
     chunks, layers = stages_of_flags(flags, plan.pp, sizes, source)
     zero = _zero(flags, source)
@@ -342,11 +342,15 @@ def _zero(flags: Flags, source: str) -> int:
             raise fault(source, "zero-stage", f"{stage}: must be 0 to 3")
         return stage
     if is_on(flags, "use-torch-fsdp2"):
-        return 2 if is_on(flags, "torch-fsdp2-no-reshard-after-forward") else 3
+        if is_on(flags, "torch-fsdp2-no-reshard-after-forward"):
+            return 2
+        return 3
     if is_on(flags, "use-megatron-fsdp"):
         strategy = flags.get("data-parallel-sharding-strategy", "")
         return {"no_shard": 0, "optim": 1, "optim_grads": 2}.get(strategy, 3)
-    return 1 if is_on(flags, "use-distributed-optimizer") else 0
+    if is_on(flags, "use-distributed-optimizer"):
+        return 1
+    return 0
 
 
 def _gradients(flags: Flags, precision: str) -> str:
@@ -358,7 +362,9 @@ def _gradients(flags: Flags, precision: str) -> str:
             is_on(flags, "grad-reduce-in-bf16")
             or flags.get("main-grads-dtype") == "bf16"
         )
-        return "same" if in_bf16 else "fp32"
+        if in_bf16:
+            return "same"
+        return "fp32"
     in_fp32 = is_on(flags, "accumulate-allreduce-grads-in-fp32")
     return "fp32" if in_fp32 else "same"
 
@@ -404,7 +410,10 @@ def number_of(flags: Flags, name: str, source: str, default: int | None = None) 
     if value is None and default is not None:
         return default
     if value is None or re.fullmatch("[0-9]{1,12}", value.strip()) is None:
-        reason = "is missing" if value is None else f"{value[:40]!r} is no whole number"
+        if value is None:
+            reason = "is missing"
+        else:
+            reason = f"{value[:40]!r} is no whole number"
         raise fault(source, name, reason)
     return int(value)
 
@@ -420,9 +429,13 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
         return None
     layers, hidden, heads, length = (number_of(flags, name, source) for name in SIZES)
     gated = is_on(flags, "swiglu") or flags.get("glu-activation") in ("swiglu", "geglu")
-    width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    if gated:
+        width = int(4 * hidden * 2 / 3 / 64) * 64
+    else:
+        width = 4 * hidden
     width = number_of(flags, "ffn-hidden-size", source, width)
-    latent, experts = _latent(flags, source), _experts(flags, layers, width, source)
+    latent = _latent(flags, source)
+    experts = _experts(flags, layers, width, source)
     if experts is not None and (experts.dense < 0 or not gated):
         return None  # a note of the plan says so
     groups = number_of(flags, "num-key-value-heads", source, heads)
@@ -502,7 +515,10 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
             "moe-layer-freq",
             f"is of {len(has_experts)} layers, and there are {layers}",
         )
-    dense = has_experts.index(1) if 1 in has_experts else layers
+    if 1 in has_experts:
+        dense = has_experts.index(1)
+    else:
+        dense = layers
     return ExpertLayers(
         number_of(flags, "num-experts", source),
         number_of(flags, "moe-router-topk", source, 2),
@@ -525,7 +541,8 @@ def _pattern(node: ast.expr) -> list[int]:
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _pattern(node.left) + _pattern(node.right)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        times, part = getattr(node.right, "value", None), _pattern(node.left)
+        times = getattr(node.right, "value", None)
+        part = _pattern(node.left)
         if type(times) is int and 0 <= times * len(part) <= MOST_STAGES:
             return part * times
     raise ValueError("no pattern of layers")
@@ -574,7 +591,10 @@ def stages_of_flags(
         return chunks, _by_type(flags, pp * chunks, total)
     if not used or total is None:
         return chunks, None
-    uneven = _one_less if used[0] == ACCOUNTED else _first_and_last
+    if used[0] == ACCOUNTED:
+        uneven = _one_less
+    else:
+        uneven = _first_and_last
     return chunks, uneven(flags, pp, chunks, total, source)
 
 
@@ -658,10 +678,8 @@ def _first_and_last(
         for r, name in end_flags.items()
         if name in flags
     }
-    num_middle_ranks, remaining = (
-        pp - len(given_layers),
-        total - sum(given_layers.values()),
-    )
+    num_middle_ranks = pp - len(given_layers)
+    remaining = total - sum(given_layers.values())
     if remaining < 0 or (
         remaining % num_middle_ranks if num_middle_ranks else remaining
     ):
@@ -709,7 +727,10 @@ def layers_of_layout(layout: str, source: str) -> tuple[int, ...]:
 
 
 def _recompute(flags: Flags, source: str) -> str:
-    lean = SELECTIVE if is_on(flags, "recompute-activations") else NONE
+    if is_on(flags, "recompute-activations"):
+        lean = SELECTIVE
+    else:
+        lean = NONE
     granularity = flags.get("recompute-granularity", lean)
     if granularity in (NONE, SELECTIVE):
         return granularity
@@ -723,7 +744,9 @@ def _recompute(flags: Flags, source: str) -> str:
         raise fault(
             source, "recompute-method", f"{method[:40]!r}: must be uniform or block"
         )
-    return FULL if (method, count) == ("uniform", 1) else f"{method}:{count}"
+    if (method, count) == ("uniform", 1):
+        return FULL
+    return f"{method}:{count}"
 
 
 def _graphs(flags: Flags) -> tuple[str | None, str]:
@@ -740,11 +763,9 @@ def _graphs(flags: Flags) -> tuple[str | None, str]:
         return None, ""
     if "full_iteration" in (impl, *parts):
         return "iteration", ""
-    return (
-        (None, ", ".join(sorted(parts)))
-        if parts and not {"attn", "mlp"} <= parts
-        else ("layers", "")
-    )
+    if parts and not {"attn", "mlp"} <= parts:
+        return (None, ", ".join(sorted(parts)))
+    return ("layers", "")
 
 
 def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:

@@ -288,7 +288,10 @@ def _deepspeed_text(
         text = run.files[path]
         letters = plain(text)
         return letters, path, () if letters is not None else names_in(text)
-    text_beside = read_neighbour(source, path) if path.endswith(".json") else None
+    if path.endswith(".json"):
+        text_beside = read_neighbour(source, path)
+    else:
+        text_beside = None
     return text_beside, path, ()
 
 
@@ -466,7 +469,10 @@ def _add_words(flags: FlagSet, words: Sequence[Text]) -> None:
             flags.missing[name] = names_in(word)
             name = ""
         elif match is not None:
-            name = match[1].replace("_", "-") if match[1] != "DDP_impl" else match[1]
+            if match[1] != "DDP_impl":
+                name = match[1].replace("_", "-")
+            else:
+                name = match[1]
             _set_flag(flags, name, match[2] if match[2] is not None else "true", word)
             if match[2] is not None:
                 name = ""

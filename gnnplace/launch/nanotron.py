@@ -286,11 +286,10 @@ def read_nanotron(
     data = put_values(yaml_of(text, source), values or {}, source)
     keys = Keys(data, source, yaml_lines(text))
     unknown = keys.unknown("", TOP) + keys.unknown("parallelism", PARALLEL)
-    notes = (
-        [f"keys that are not known, and not priced: {', '.join(unknown)}"]
-        if unknown
-        else []
-    )
+    if unknown:
+        notes = [f"keys that are not known, and not priced: {', '.join(unknown)}"]
+    else:
+        notes = []
     sizes = _sizes(keys)
     dp, tp, pp = (keys.needed(f"parallelism.{name}") for name in ("dp", "tp", "pp"))
     size = keys.needed("tokens.micro_batch_size")
@@ -348,7 +347,10 @@ def _sizes(keys: Keys) -> DecoderSizes:
     part = f"{model}moe_config."
     if keys.has(f"{model}moe_config"):
         listed = keys.get(f"{part}layers")
-        indices = list(range(layers)) if listed in (None, [-1]) else listed
+        if listed in (None, [-1]):
+            indices = list(range(layers))
+        else:
+            indices = listed
         if not isinstance(indices, list) or indices != list(
             range(layers - len(indices), layers)
         ):

@@ -90,7 +90,8 @@ def read_nemo(
     effects = {path: effect for path, effect in EFFECTS.items() if path not in FREE}
     reading.refuse_switches(effects)
     _note_attention(reading)
-    sizes, lora = _sizes(reading), _adapters(reading)
+    sizes = _sizes(reading)
+    lora = _adapters(reading)
     if lora is not None and sizes is not None:
         # NeMo's layers make queries, keys and values by one product, gate and up by another.
         sizes = replace(sizes, joins_queries=True, joins_gate=sizes.gated)
@@ -131,7 +132,8 @@ def read_nemo(
         lines=reading.keys.word_lines(WORD_KEYS),
     )
     # Replicas are what the processes leave; without them the cluster says.
-    devices, nodes = reading.get("trainer.devices"), reading.get("trainer.num_nodes")
+    devices = reading.get("trainer.devices")
+    nodes = reading.get("trainer.num_nodes")
     if type(devices) is int and devices > 0 and type(nodes) in (int, type(None)):
         plan = plan.with_dp(devices * (nodes or 1), source)
     return reading.finish(plan, text)
@@ -140,8 +142,12 @@ def read_nemo(
 def _zero(reading: YamlReading) -> int:
     if reading.is_on("model.fsdp"):
         strategy = reading.text("model.fsdp_sharding_strategy")
-        return 2 if strategy == "grad" else 3
-    return 1 if reading.text("model.optim.name") in SHARDED else 0
+        if strategy == "grad":
+            return 2
+        return 3
+    if reading.text("model.optim.name") in SHARDED:
+        return 1
+    return 0
 
 
 def _recompute(reading: YamlReading) -> str:
@@ -153,19 +159,26 @@ def _recompute(reading: YamlReading) -> str:
         return SELECTIVE
     method = reading.text("model.activations_checkpoint_method") or "uniform"
     count = reading.count("model.activations_checkpoint_num_layers", 1) or 1
-    return FULL if (method, count) == ("uniform", 1) else f"{method}:{count}"
+    if (method, count) == ("uniform", 1):
+        return FULL
+    return f"{method}:{count}"
 
 
 def _precision(reading: YamlReading) -> str:
     word = reading.text("trainer.precision")
-    half = "bf16" if "bf16" in word else "16" if "16" in word else "32"
+    if "bf16" in word:
+        half = "bf16"
+    elif "16" in word:
+        half = "16"
+    else:
+        half = "32"
     if half == "32":
         return "32-true"
     if word.endswith("-true"):
         return f"{half}-true"
-    return (
-        f"{half}-master" if reading.is_on("model.megatron_amp_O2") else f"{half}-mixed"
-    )
+    if reading.is_on("model.megatron_amp_O2"):
+        return f"{half}-master"
+    return f"{half}-mixed"
 
 
 def _optimizer(reading: YamlReading) -> str | None:

@@ -84,7 +84,10 @@ def read_neox(
     groups = reading.count("checkpoint_num_layers", 1) or 1
     recompute = NONE
     if reading.is_on("checkpoint_activations"):
-        recompute = FULL if groups == 1 else f"uniform:{groups}"
+        if groups == 1:
+            recompute = FULL
+        else:
+            recompute = f"uniform:{groups}"
     # Its engine is DeepSpeed's, and reads the same section.
     offload = deepspeed_offload(
         reading.get("zero_optimization.offload_optimizer")
@@ -137,7 +140,9 @@ def _precision(reading: YamlReading) -> str | None:
     if reading.is_on("fp16.enabled") or reading.is_on("fp16.fp16") or word == "fp16":
         return "16-master"
     is_whole = reading.keys.has("train_micro_batch_size_per_gpu")
-    return "32-true" if word == "fp32" or is_whole else None
+    if word == "fp32" or is_whole:
+        return "32-true"
+    return None
 
 
 def _optimizer(reading: YamlReading) -> str | None:
@@ -156,7 +161,10 @@ def _note_attention(reading: YamlReading) -> None:
         if isinstance(part, list) and part and isinstance(part[0], list)
         for kind in part[0]
     }
-    unlike = sorted(kinds - {"flash"}) if config is not None else ["global"]
+    if config is not None:
+        unlike = sorted(kinds - {"flash"})
+    else:
+        unlike = ["global"]
     if unlike:
         effect = f"attention by {', '.join(unlike)}, unfused or sparse; priced as usual"
         reading.refuse_price("attention_config", effect)
@@ -175,7 +183,10 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
     width = reading.count("intermediate_size")
     multiple = reading.count("mlp_multiple_of", 1) or 1
     if width is None:
-        width = -(-int(8 * hidden / 3) // multiple) * multiple if gated else 4 * hidden
+        if gated:
+            width = -(-int(8 * hidden / 3) // multiple) * multiple
+        else:
+            width = 4 * hidden
     elif gated:  # three matrices have the width that two would have
         width = -(-width // (3 * multiple)) * multiple
     vocabulary = reading.vocabulary("vocab_size", "padded_vocab_size")

@@ -18,7 +18,9 @@ CPU = "cpu"
 
 def fsdp_offload(zero: int) -> str | None:
     """Return the word for FSDP's offloading, or None if parameters stay whole after a pass."""
-    return EVERYTHING if zero == 3 else None
+    if zero == 3:
+        return EVERYTHING
+    return None
 
 
 def deepspeed_offload(optimizer: object, parameters: object, zero: int) -> str | None:
@@ -32,7 +34,8 @@ def deepspeed_offload(optimizer: object, parameters: object, zero: int) -> str |
     Returns:
         The word; None where there is none, as for a disk or a share of the state.
     """
-    optimizer_device, parameter_device = _device(optimizer), _device(parameters)
+    optimizer_device = _device(optimizer)
+    parameter_device = _device(parameters)
     devices = {optimizer_device, parameter_device} - {NONE}
     if not devices:
         return NONE
@@ -40,7 +43,9 @@ def deepspeed_offload(optimizer: object, parameters: object, zero: int) -> str |
         return None
     if parameter_device == NONE:
         return OPTIMIZER
-    return EVERYTHING if zero == 3 else None
+    if zero == 3:
+        return EVERYTHING
+    return None
 
 
 def _device(value: object) -> str:
@@ -51,4 +56,6 @@ def _device(value: object) -> str:
         value = value.get("device", CPU if value else None)
     if value in (None, False, NONE):
         return NONE
-    return CPU if value is True else str(value).lower()
+    if value is True:
+        return CPU
+    return str(value).lower()

@@ -208,7 +208,8 @@ class LauncherSearch:
         """
         if launcher != OWN:
             self._check_model(launcher)
-        num_devices, rates = self.used_devices, list[float]()
+        num_devices = self.used_devices
+        rates = list[float]()
         for count in counts_of_devices(num_devices) if self.fewest else [num_devices]:
             fastest = self._fastest(launcher, count, num_best, self.modes.offload)
             if fastest is None:
@@ -259,7 +260,10 @@ class LauncherSearch:
         # Megatron's launchers can mostly be told the fastest plan of their framework, which is
         # searched once for all of them.
         has_free = launcher in (OWN, *OF_MEGATRON)
-        specs = self._find_free(space) if has_free and num_best == 1 else None
+        if has_free and num_best == 1:
+            specs = self._find_free(space)
+        else:
+            specs = None
         if specs is None or not (specs.best and accepts(specs.best[0].spec)):
             specs = search_specs(
                 space,
@@ -314,7 +318,8 @@ class LauncherSearch:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
         message = "none of the plans that fit can be said"
         if launcher != OWN:
-            target, plan = launcher_of(launcher), self._launch_plan(setting, free.spec)
+            target = launcher_of(launcher)
+            plan = self._launch_plan(setting, free.spec)
             try:
                 target.write(plan, [], SERVER_GPUS)
                 lost = [line for line, _ in nearest_plan(plan, target)[1]]
@@ -333,7 +338,8 @@ class LauncherSearch:
         The batch that is named instead is the nearest one that all devices as replicas divide, if
         the launcher has a plan of it that fits.
         """
-        batch, num_devices = self.decoder.batch, self.used_devices
+        batch = self.decoder.batch
+        num_devices = self.used_devices
         has_degrees = self._has_degrees(launcher, setting)
         # A batch of as many examples as devices is divided by all replicas that there may be.
         groups = groups_of(setting, num_devices, num_devices, self.modes)
@@ -344,11 +350,10 @@ class LauncherSearch:
             return ""
         *fewer, most_replicas = replicas
         lower = batch // most_replicas * most_replicas
-        nearest = (
-            lower
-            if lower and batch - lower <= lower + most_replicas - batch
-            else lower + most_replicas
-        )
+        if lower and batch - lower <= lower + most_replicas - batch:
+            nearest = lower
+        else:
+            nearest = lower + most_replicas
         alike = replace(
             self,
             decoder=replace(self.decoder, batch=nearest),
@@ -375,7 +380,9 @@ class LauncherSearch:
         """
         space = self._space(launcher, self._frameworks(launcher)[0], self.used_devices)
         specs = self._find_free(space)
-        return specs.best[0] if specs.best else None
+        if specs.best:
+            return specs.best[0]
+        return None
 
     def _find_free(self, space: SpecSpace) -> FoundSpecs:
         """Return the fastest plan of a space, whether or not any launcher can say it."""
@@ -390,7 +397,9 @@ class LauncherSearch:
         if launcher == OWN:
             return (DEFAULT_FRAMEWORK,)
         usual = launcher_of(launcher).framework
-        return (usual, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (usual,)
+        if launcher in OF_DEEPSPEED:
+            return (usual, DEFAULT_FRAMEWORK)
+        return (usual,)
 
     def _accepts(
         self, launcher: str, setting: PricingSetting
@@ -401,7 +410,8 @@ class LauncherSearch:
             return lambda spec: (
                 spec.zero_group is None and only_modes(spec) == PlanSpec()
             )
-        target, has_framework = launcher_of(launcher), self.framework is not None
+        target = launcher_of(launcher)
+        has_framework = self.framework is not None
         network = setting.framework.network.per_server
 
         def accepts(spec: PlanSpec) -> bool:
@@ -419,7 +429,8 @@ class LauncherSearch:
         """Return a predicate for plans whose kinds of parallelism a launcher has."""
         if launcher == OWN:
             return lambda spec: True
-        target, sizes = launcher_of(launcher), setting.decoder
+        target = launcher_of(launcher)
+        sizes = setting.decoder
 
         def has_degrees(spec: PlanSpec) -> bool:
             degrees = LaunchPlan(
@@ -484,14 +495,18 @@ class LauncherSearch:
             count: Devices that every plan uses.
             offload: What lies in the host's memory; None: what `modes` says.
         """
-        modes = (
-            self.modes if offload is None else self.modes.with_words(offload=offload)
-        )
+        if offload is None:
+            modes = self.modes
+        else:
+            modes = self.modes.with_words(offload=offload)
         setting = self._setting(launcher, framework)
         key = framework, setting.framework.precision, count, modes.offload
         if key not in self._spaces:
             if self.progress is not None:
-                words = "" if modes.offload == NOTHING else f", offload={modes.offload}"
+                if modes.offload == NOTHING:
+                    words = ""
+                else:
+                    words = f", offload={modes.offload}"
                 self.progress(
                     f"planning: plans of {count} devices at {framework}'s prices{words}"
                 )
@@ -566,13 +581,16 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
     """
     if model is None and plan.sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
-    decoder = (
-        decoder_of(model, num_devices=num_devices) if model is not None else plan.sizes
-    )
+    if model is not None:
+        decoder = decoder_of(model, num_devices=num_devices)
+    else:
+        decoder = plan.sizes
     if decoder is None:
         raise InputError(
             f"{model}: is no decoder of text of transformers, which are priced from "
             "their sizes; give the plan's words with --given"
         )
     decoder = replace(decoder, batch=plan.batch or decoder.batch)
-    return decoder if plan.lora is None else with_adapters(decoder, plan.lora)
+    if plan.lora is None:
+        return decoder
+    return with_adapters(decoder, plan.lora)

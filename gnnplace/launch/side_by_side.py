@@ -76,7 +76,8 @@ def launcher_plans(
         InputError: If there is no such launcher or framework, or it cannot train the model.
         InfeasibleError: If no launcher can be told a plan that fits.
     """
-    job, sizes = named.job, named.sizes
+    job = named.job
+    sizes = named.sizes
     assert sizes is not None
     search = LauncherSearch(
         replace(sizes, batch=job.batch or sizes.batch),
@@ -164,7 +165,10 @@ def _trades(
     """Return a launcher's plans that trade time for memory or devices, where they are asked for."""
     if options.trades is None:
         return []
-    plans = memory_frontier if options.trades == LEANEST else device_frontier
+    if options.trades == LEANEST:
+        plans = memory_frontier
+    else:
+        plans = device_frontier
     trades: list[TradeEntry] = []
     for answer in plans(replace(search, fewest=False, rate=None), launcher):
         plan = answer.best[0]
@@ -227,10 +231,14 @@ def _plans_of(
         launcher: The launcher's name, or `OWN`.
         options: The options of the search.
     """
-    setting, bound = answer.setting, answer.answer.lower_bound
+    setting = answer.setting
+    bound = answer.answer.lower_bound
     chain = chain_on(named.row, setting)
     step = answer.best[0].seconds
-    who = "gnnplace runs" if launcher == OWN else f"{launcher} can be told"
+    if launcher == OWN:
+        who = "gnnplace runs"
+    else:
+        who = f"{launcher} can be told"
     claim = (
         f"none of the plans that {who} is faster at the prices of {answer.framework} "
         f"({answer.bounded:,} bounded, {answer.tried:,} priced)"
@@ -263,7 +271,8 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
         MismatchError: If it is a plan of another model.
         InputError: If the plan does not fit the model, the cluster or the framework.
     """
-    file, sizes = plan.file, named.sizes
+    file = plan.file
+    sizes = named.sizes
     assert sizes is not None
     assert file.words is not None
     setting = setting_of_file(file, sizes, cluster)
@@ -286,7 +295,10 @@ def setting_of_file(
         sizes: Sizes of its model.
         cluster: The devices.
     """
-    length = file.tokens // file.batch if file.tokens else sizes.length
+    if file.tokens:
+        length = file.tokens // file.batch
+    else:
+        length = sizes.length
     return setting_of(
         with_adapters(replace(sizes, batch=file.batch, length=length), file.lora),
         cluster,

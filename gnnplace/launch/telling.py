@@ -90,7 +90,9 @@ def launcher_told_by(text: str, source: str) -> str:
 def _shell_launcher(text: str) -> str:
     """Return the launcher of a shell script: Megatron-DeepSpeed if it has DeepSpeed's flags."""
     code = re.sub(r"(?m)^[ \t]*#.*$", "", text)
-    return "megatron-deepspeed" if re.search(DEEPSPEED_FLAGS, code) else "megatron-lm"
+    if re.search(DEEPSPEED_FLAGS, code):
+        return "megatron-deepspeed"
+    return "megatron-lm"
 
 
 def _told_by_signs(text: str, suffix: str) -> str | None:

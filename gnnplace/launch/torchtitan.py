@@ -45,6 +45,7 @@ from gnnplace.launch.torchtitan_model import (
 )
 from gnnplace.launch.torchtitan_toml import read_toml
 from gnnplace.plans import (
+    ZBV,
     DecoderSizes,
     ExpertLayers,
     LatentAttention,
@@ -235,7 +236,7 @@ SCHEDULES = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
     "Interleaved1F1B": "interleaved",
-    "ZBVZeroBubble": "v",
+    "ZBVZeroBubble": ZBV,
 }
 LISTED, BESIDE = "PipelineScheduleMulti", "pipeline_parallel_schedule_csv"
 """The name of schedules that a file lists, and the key that names the file."""
@@ -318,6 +319,10 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             "zero=0: torchtitan's experts lie on FSDP's shards; zero=3 is written",
             plan,
         )
+    if plan.compile and plan.schedule == ZBV:
+        # `_check_torch_compile_compatibility` of torch.distributed.pipelining refuses both.
+        plan = replace(plan, compile=False)
+        yield "compile=on: PyTorch's zbv runs no compiled stages; off is written", plan
     if plan.recompute not in (NONE, FULL, SELECTIVE):
         given_up = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
         plan = replace(plan, recompute=FULL)

@@ -152,7 +152,7 @@ SCHEDULES: Mapping[str, tuple[str, int]] = {
     "gpipe": ("gpipe", 1),
     "interleaved1f1b": ("interleaved", 2),
     "interleaved_1f1b": ("interleaved", 2),
-    "zbvzerobubble": ("v", 2),
+    "zbvzerobubble": ("zbv", 2),
     "pipelineschedulesingle": ("1f1b", 1),
 }
 RECOMPUTE = {"none": NONE, "full": FULL, "selective": SELECTIVE}

@@ -116,7 +116,10 @@ def words_lines(plan: LaunchPlan, launcher: str, path: str) -> list[str]:
     data = words_data(plan, launcher)
     text = [f"{path}: a file of {launcher}"]
     for word, entry in data["words"].items():
-        place = "default" if entry["default"] else "said by the file"
+        if entry["default"]:
+            place = "default"
+        else:
+            place = "said by the file"
         if entry["line"] is not None:
             place = f"line {entry['line']}"
         text.append(f"  {word} = {_format_value(entry['value'])}  ({place})")

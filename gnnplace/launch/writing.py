@@ -44,7 +44,9 @@ class Loss:
         """Return what is not carried and what that costs, in one line."""
         if self.seconds is None or self.bytes is None:
             return self.told
-        return f"{self.told} ({1e3 * self.seconds:+.3g} ms a step, {self.bytes / 1e9:+.3g} GB)"
+        is_long = abs(self.seconds) >= 1
+        step = f"{self.seconds:+.3g} s" if is_long else f"{1e3 * self.seconds:+.3g} ms"
+        return f"{self.told} ({step} a step, {self.bytes / 1e9:+.3g} GB)"
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,13 @@ def nearest_plan(
         The plan in one spelling, and a list of a line for each thing with the plan without it.
     """
     plan = replace(canonical(plan, target.framework), layers=plan.layers)
-    return plan, list(target.nearest(plan))
+    nearest, steps = plan, []
+    counts = plan.spec.recompute_counts
+    if len(counts) > 1:
+        nearest = replace(plan, recompute=f"block:{max(counts)}")
+        line = f"recompute={plan.recompute}: launchers have one number for all ranks"
+        steps.append((f"{line}; {nearest.recompute} is written", nearest))
+    return plan, [*steps, *target.nearest(nearest)]
 
 
 def write_launch_plan(

@@ -151,11 +151,9 @@ class YamlReading:
     def text(self, path: str) -> str:
         """Return a value's text in small letters, empty where it is not there."""
         value = self.get(path)
-        return (
-            ""
-            if value is None or isinstance(value, (dict, list))
-            else str(value).lower()
-        )
+        if value is None or isinstance(value, (dict, list)):
+            return ""
+        return str(value).lower()
 
     def optimizer(self, path: str, name: str) -> str | None:
         """Return an optimizer; one of another kind is noted and keeps its name."""
@@ -239,5 +237,8 @@ def training_optimizer(reading: YamlReading, path: str) -> str | None:
     if "8bit" in name or "4bit" in name:
         reading.refuse_price(path, f"moments in few bits ({name}); priced in fp32")
         return "adamw"
-    base = name.partition("_")[0] if name.startswith(("adamw", "sgd")) else name
+    if name.startswith(("adamw", "sgd")):
+        base = name.partition("_")[0]
+    else:
+        base = name
     return reading.optimizer(path, base)

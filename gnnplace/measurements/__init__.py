@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.measurements.calibration import read_calibration as read_calibration
     from gnnplace.measurements.calibration import write_calibration as write_calibration
     from gnnplace.measurements.candidates import Candidate as Candidate
+    from gnnplace.measurements.candidates import draw_candidates as draw_candidates
     from gnnplace.measurements.fidelity import FidelityRow as FidelityRow
     from gnnplace.measurements.fidelity import Study as Study
     from gnnplace.measurements.fidelity import link_residuals as link_residuals

@@ -146,7 +146,8 @@ class Forward:
 
     def seconds(self, calibration: Calibration) -> float:
         """Predicted seconds of a step."""
-        plain, c = self._plain, calibration
+        plain = self._plain
+        c = calibration
         slower = 1.0 + c.contention * self.overlap[:, None]
         links = plain.links
         self._simulator.compiled = plain._replace(
@@ -168,7 +169,9 @@ def _more(links: Links, overhead: FloatArray, extra: float) -> FloatArray:
 
 def overlap(simulation: Simulation, num_devices: int) -> FloatArray:
     """Mean number of other devices that compute while each op does. [n]"""
-    start, finish, device = simulation.start, simulation.finish, simulation.device
+    start = simulation.start
+    finish = simulation.finish
+    device = simulation.device
     overlapped = np.zeros(len(start))
     for d in range(num_devices):
         local_ops = np.flatnonzero(device == d)
@@ -256,7 +259,8 @@ def cross_validated(
     part = _parts([_key(sample, by_problem) for sample in samples], folds, seed)
     predicted = np.empty(len(samples))
     for fold in range(int(part.max()) + 1):
-        inside, outside = np.flatnonzero(part != fold), np.flatnonzero(part == fold)
+        inside = np.flatnonzero(part != fold)
+        outside = np.flatnonzero(part == fold)
         calibration = fit_forward([models[i] for i in inside], measured[inside])
         predicted[outside] = [models[i].seconds(calibration) for i in outside]
     return [float(seconds) for seconds in predicted]
@@ -277,7 +281,9 @@ def _parts(keys: Sequence[bytes], folds: int, seed: int) -> NDArray[np.intp]:
 
 def _key(sample: Sample, by_problem: bool) -> bytes:
     problem = sample.problem.fingerprint.encode()
-    return problem if by_problem else b"|".join([problem, sample.placement.key])
+    if by_problem:
+        return problem
+    return b"|".join([problem, sample.placement.key])
 
 
 def _measured(samples: Sequence[Sample]) -> FloatArray:
@@ -333,7 +339,9 @@ def mean_overlap(model: Forward) -> float:
     """Mean number of other devices at work, over the time of all ops of a placement."""
     length = model.simulation.finish - model.simulation.start
     total = float(length.sum())
-    return float((model.overlap * length).sum()) / total if total > 0 else 0.0
+    if total > 0:
+        return float((model.overlap * length).sum()) / total
+    return 0.0
 
 
 @dataclass(frozen=True, eq=False)

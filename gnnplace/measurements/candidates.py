@@ -30,7 +30,8 @@ TRIES = 4
 """Variations made for each placement that is wanted."""
 ALWAYS = ("single", "best", "learned")
 """Placers that readers look for."""
-PLACED, REORDERED = "placer", "best, reordered"
+PLACED = "placer"
+REORDERED = "best, reordered"
 ALIKE = 1.02
 """Step times within this factor are predicted alike."""
 
@@ -53,10 +54,14 @@ class Candidate:
     def kind(self) -> str:
         """Of a variation its name without its number; all placers are one kind."""
         kind, _, number = self.name.rpartition(" ")
-        return kind if number.isdecimal() else REORDERED if "," in self.name else PLACED
+        if number.isdecimal():
+            return kind
+        if "," in self.name:
+            return REORDERED
+        return PLACED
 
 
-def candidates(
+def draw_candidates(
     problem: Problem,
     placers: Iterable[str],
     place: Place,
@@ -74,7 +79,8 @@ def candidates(
     """
     proposals = [_placed(name, place) for name in placers]
     failed = [c for c in proposals if c.placement is None]
-    simulator, rng = Simulator(problem), np.random.default_rng(seed)
+    simulator = Simulator(problem)
+    rng = np.random.default_rng(seed)
     placed = [c.placement for c in proposals if c.placement is not None]
     best = min(placed, key=lambda p: _seconds(simulator, p), default=None)
     distinct: dict[bytes, Candidate] = {}
@@ -138,7 +144,8 @@ def _add(
     placement = candidate.placement
     if placement is None:
         return
-    key, order = placement.key, simulator.order_of(placement)
+    key = placement.key
+    order = simulator.order_of(placement)
     if key not in distinct and simulator.run(placement.device, order).feasible:
         distinct[key] = candidate
 
@@ -155,7 +162,10 @@ def _variations(
 ) -> Iterator[Candidate]:
     """Adversarial placements first, then without end mixtures and random ones."""
     random_units = _unit_devices(problem, rng)
-    base = _unit_view(problem, best.device) if best is not None else random_units()
+    if best is not None:
+        base = _unit_view(problem, best.device)
+    else:
+        base = random_units()
     makers: list[tuple[str, Callable[[int], IntArray]]] = [
         ("predicted alike", lambda k: _alike(problem, simulator, base, rng)),
         ("unbalanced", lambda k: _unbalanced(base, rng, (k + 1) / 8)),

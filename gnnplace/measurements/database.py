@@ -134,7 +134,9 @@ class Database:
     @property
     def shown(self) -> str:
         """The URL without its password."""
-        return make_url(self.url).render_as_string() if "://" in self.url else self.url
+        if "://" in self.url:
+            return make_url(self.url).render_as_string()
+        return self.url
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -173,7 +175,7 @@ class Database:
         self._engine.dispose()
 
 
-def add_once(connection: Connection, table: Any, row: dict[str, Any]) -> None:
+def add_once(connection: Connection, table: Table, row: dict[str, Any]) -> None:
     """Insert a row unless its key is there, whoever put it there."""
     try:
         with connection.begin_nested():

@@ -142,7 +142,8 @@ def op_residuals(
     predicted: dict[str, list[float]] = defaultdict(list)
     module: dict[str, str | None] = {}
     for sample in samples:
-        problem, rows = sample.problem, steps.get(sample.run or "", ())
+        problem = sample.problem
+        rows = steps.get(sample.run or "", ())
         for i, name in enumerate(problem.graph.names):
             spans = [row.ops[name] for row in rows if name in row.ops]
             if spans:

@@ -37,7 +37,8 @@ from gnnplace.measurements.calibration import (
 from gnnplace.measurements.objective import Measured
 from gnnplace.problem import Placement, Problem
 
-OP_SPREAD, OP_NOISE = 0.15, 0.05
+OP_SPREAD = 0.15
+OP_NOISE = 0.05
 NOISE = 0.04
 """Of the log of a measured step time: the shortest steps of several runs of a placement, two quiet
 cores, have a standard deviation of 0.04 to 0.09, of which the ops' own times tell a part."""
@@ -125,7 +126,8 @@ def _drift(problem: Problem, ratios: dict[str, FloatArray], count: int) -> Float
     """
     drift = np.zeros(count)
     for _ in range(SWEEPS if count > 1 else 0):
-        above, weight = np.zeros(count), np.zeros(count)
+        above = np.zeros(count)
+        weight = np.zeros(count)
         for kind, rows in ratios.items():
             is_observed = np.isfinite(rows)
             level = np.where(is_observed, rows - drift[:, None], 0.0).sum(axis=0)
@@ -140,13 +142,17 @@ def _drift(problem: Problem, ratios: dict[str, FloatArray], count: int) -> Float
 
 def _shrunk(seconds: FloatArray, seen: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Posterior mean and standard deviation of each op's log ratio. [n], [n]"""
-    n, count = len(seconds), np.isfinite(seen).sum(axis=0)
+    n = len(seconds)
+    count = np.isfinite(seen).sum(axis=0)
     if not count.any():
         return np.zeros(n), np.full(n, OP_SPREAD)
     mean = np.nansum(seen, axis=0) / np.maximum(count, 1)
     noise = (OP_NOISE + CLOCK / np.maximum(seconds, 1e-9)) ** 2 / np.maximum(count, 1)
     weight = np.where(count > 0, seconds, 0.0)
-    common = float((weight * mean).sum() / weight.sum()) if weight.sum() > 0 else 0.0
+    if weight.sum() > 0:
+        common = float((weight * mean).sum() / weight.sum())
+    else:
+        common = 0.0
     trust = np.where(count > 0, OP_SPREAD**2 / (OP_SPREAD**2 + noise), 0.0)
     return common + trust * (mean - common), OP_SPREAD * np.sqrt(1.0 - trust)
 
@@ -195,7 +201,8 @@ class Posterior:
     """
 
     def __init__(self, problem: Problem, noise: float = NOISE) -> None:
-        self.profiled, self.noise = problem, noise
+        self.profiled = problem
+        self.noise = noise
         self.observed: list[Observation] = []
         self._fit()
 
@@ -253,7 +260,10 @@ class Posterior:
         )
         measured *= np.exp(-self.ops.drift)
         self.calibration = fit_parameters(models, measured, max(self.noise, LEFT))
-        self._overlap = mean_overlap(models[int(measured.argmin())]) if models else 0.0
+        if models:
+            self._overlap = mean_overlap(models[int(measured.argmin())])
+        else:
+            self._overlap = 0.0
         residuals = self._left(measured)
         spare = np.maximum(
             residuals[residuals < np.log(FAILURE)] ** 2 - self.noise**2, 0.0
@@ -277,14 +287,14 @@ class Posterior:
 
     def _left(self, measured: FloatArray) -> FloatArray:
         """Log of what was measured over what is simulated; of a failure FAILURE's. [observed]"""
-        residuals, seconds = [], iter(np.log(measured).tolist())
+        residuals = []
+        seconds = iter(np.log(measured).tolist())
         for entry in self.observed:
             failed = entry.measured.seconds is None
-            above = (
-                np.log(FAILURE)
-                if failed
-                else next(seconds) - self._simulated(entry.placement)
-            )
+            if failed:
+                above = np.log(FAILURE)
+            else:
+                above = next(seconds) - self._simulated(entry.placement)
             residuals.append(float(above))
         return np.array(residuals)
 

@@ -9,10 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
 
 EMULATED = "emulated"
-OK, FAILED, INTERRUPTED, OPEN = "ok", "failed", "interrupted", "open"
+OK = "ok"
+FAILED = "failed"
+INTERRUPTED = "interrupted"
+OPEN = "open"
 
 
 def now() -> str:
@@ -100,7 +106,7 @@ class StepRecord:
         return packed({"ops": ops, "transfers": rows})
 
     @classmethod
-    def from_row(cls, row: Any) -> StepRecord:
+    def from_row(cls, row: Row[Any]) -> StepRecord:
         """Return a row of the table of steps."""
         timeline = unpacked(row.timeline)
         return cls(
@@ -171,12 +177,16 @@ class StoredRun:
     @property
     def step_time(self) -> float | None:
         """Seconds of a step by the clock of the run's mode; None without a step."""
-        return self.virtual if self.mode == EMULATED else self.wall
+        if self.mode == EMULATED:
+            return self.virtual
+        return self.wall
 
     @property
     def fastest(self) -> float | None:
         """Seconds of the shortest step by the clock of the run's mode; None without a step."""
-        return self.fastest_virtual if self.mode == EMULATED else self.fastest_wall
+        if self.mode == EMULATED:
+            return self.fastest_virtual
+        return self.fastest_wall
 
 
 DISTURBED = 1.25  # wall over virtual seconds: an undisturbed run has up to 1.1

@@ -23,7 +23,8 @@ from gnnplace.measurements.records import (
 from gnnplace.measurements.store import MeasurementStore, Selection
 from gnnplace.problem import Placement, Problem, placement_from_data, problem_from_data
 
-WALL, VIRTUAL = "wall", "virtual"
+WALL = "wall"
+VIRTUAL = "virtual"
 CLOCKS = (WALL, VIRTUAL)
 
 
@@ -156,7 +157,8 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
     Raises:
         InputError: there are fewer than ``FEWEST`` pairs.
     """
-    p, m = np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)
+    p = np.asarray(predicted, dtype=float)
+    m = np.asarray(measured, dtype=float)
     if len(p) != len(m) or len(p) < FEWEST:
         raise InputError(
             f"fidelity: {len(p)} placements were measured; at least {FEWEST} needed"
@@ -192,7 +194,8 @@ def settled(rounds: Sequence[Sequence[float]]) -> list[float]:
         rounds: Seconds of each placement. [rounds, placements]
     """
     logs = np.log(np.asarray(rounds, dtype=float))
-    placement, busy = np.zeros(logs.shape[1]), np.zeros(logs.shape[0])
+    placement = np.zeros(logs.shape[1])
+    busy = np.zeros(logs.shape[0])
     for _ in range(POLISH):
         placement = np.median(logs - busy[:, None], axis=0)
         busy = np.median(logs - placement[None, :], axis=1)

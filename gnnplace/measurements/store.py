@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Select, delete, insert, select
+from sqlalchemy import Row, Select, delete, insert, select
 from sqlalchemy.engine import Connection
 
 from gnnplace.errors import InputError
@@ -177,7 +177,7 @@ class MeasurementStore:
         with self._database.reading() as connection:
             return [StepRecord.from_row(row) for row in connection.execute(query)]
 
-    def problem(self, digest: str) -> Any:
+    def problem(self, digest: str) -> object:
         """Return the data of a problem file, as a run was predicted with it.
 
         Raises:
@@ -254,9 +254,14 @@ def store_url(url: str | None = None) -> str | None:
     """
     named = url or os.environ.get("GNNPLACE_STORE")
     if named:
-        return None if named == NO_STORE else named
+        if named == NO_STORE:
+            return None
+        return named
     home = os.environ.get("XDG_DATA_HOME")
-    folder = Path(home) if home else Path.home() / ".local" / "share"
+    if home:
+        folder = Path(home)
+    else:
+        folder = Path.home() / ".local" / "share"
     return str(folder / "gnnplace" / "measurements.db")
 
 
@@ -267,7 +272,9 @@ def open_store(url: str | None = None) -> MeasurementStore | None:
         InputError: It cannot be opened, or holds something else.
     """
     named = store_url(url)
-    return None if named is None else MeasurementStore(named)
+    if named is None:
+        return None
+    return MeasurementStore(named)
 
 
 def _parts(names: list[str]) -> list[list[str]]:
@@ -285,7 +292,7 @@ def _step_times(
     return times
 
 
-def _stored(row: Any, times: list[tuple[float, float, bool]]) -> StoredRun:
+def _stored(row: Row[Any], times: list[tuple[float, float, bool]]) -> StoredRun:
     (wall, virtual), (least_wall, least_virtual) = medians(times), fastest(times)
     outcome = Outcome(row.status, row.error, row.verified, row.bitwise, row.ended)
     return StoredRun(

@@ -58,7 +58,9 @@ class Result:
     @property
     def gap(self) -> float:
         """Step time over lower bound, minus one: at most so far from the best possible."""
-        return self.step_time / self.lower_bound - 1.0 if self.lower_bound > 0 else 0.0
+        if self.lower_bound > 0:
+            return self.step_time / self.lower_bound - 1.0
+        return 0.0
 
     @property
     def peak_memory(self) -> FloatArray:
@@ -66,7 +68,10 @@ class Result:
         return self.simulation.peak_memory
 
     def __str__(self) -> str:
-        by = f", by {self.bound_by}" if self.bound_by else ""
+        if self.bound_by:
+            by = f", by {self.bound_by}"
+        else:
+            by = ""
         return (
             f"{self.placer}: predicted {self.step_time:.6g} s, lower bound "
             f"{self.lower_bound:.6g} s (gap {self.gap:.1%}{by}), found in {self.seconds:.3g} s"
@@ -135,7 +140,10 @@ class Placer(ABC):
         searching = max(
             budget / 2, budget - FINISHING * problem.num_ops
         )  # the rest is for the end
-        deadline = begin + searching if budget > 0 else NO_BUDGET
+        if budget > 0:
+            deadline = begin + searching
+        else:
+            deadline = NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
         placement = self._searched(space, np.random.default_rng(seed), deadline)
         placement = self._repaired(space, placement)
@@ -211,7 +219,10 @@ class Placer(ABC):
             seconds=seconds,
             seed=seed,
         )
-        by = bounds.binding if bounds.best >= found.bound else "proof"
+        if bounds.best >= found.bound:
+            by = bounds.binding
+        else:
+            by = "proof"
         by += f"; {QUICK}" if late else ""
         return Result(
             placement=placement,

@@ -112,5 +112,6 @@ def projected(
     priority = np.empty(len(grouped_order))
     priority[grouped_order] = -np.arange(len(grouped_order), dtype=np.float64)
     score, order = space.sequence(device, [priority])
-    order = grouped_order if space.score(device, grouped_order) < score else order
+    if space.score(device, grouped_order) < score:
+        order = grouped_order
     return Found(*repair(space, device, order, deadline))

@@ -135,15 +135,19 @@ def run_members(
         if names is not None and member.name not in names:
             continue
         begin = now() if large else 0.0
-        late = (
-            begin + rate * COSTS[member.name] > deadline if large else expired(deadline)
-        )
+        if large:
+            late = begin + rate * COSTS[member.name] > deadline
+        else:
+            late = expired(deadline)
         if len(placements) >= (2 if large else 1) and late:
             missed.append(member.name)
             continue
         placement = _searched(member, space, rng, deadline)
         placements += [placement] if placement is not None else []
-        rate = max(rate, (now() - begin) / COSTS[member.name]) if large else 0.0
+        if large:
+            rate = max(rate, (now() - begin) / COSTS[member.name])
+        else:
+            rate = 0.0
     return placements, missed
 
 
@@ -152,7 +156,10 @@ def best_member(
 ) -> Found:
     """Return the best placement after memory repair; its note names the members missed."""
     best = _best_repaired(space, [*placements, *space.starts], deadline)
-    omission = f" (no time for {', '.join(dict.fromkeys(missed))})" if missed else ""
+    if missed:
+        omission = f" (no time for {', '.join(dict.fromkeys(missed))})"
+    else:
+        omission = ""
     return Found(best.device, best.order, best.note + omission)
 
 
@@ -196,7 +203,9 @@ def run_member(
     that runs.
     """
     placement = _searched(placer, space, rng, deadline)
-    return None if placement is None else _repaired(space, placement, deadline)
+    if placement is None:
+        return None
+    return _repaired(space, placement, deadline)
 
 
 def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:

@@ -52,7 +52,10 @@ def training_chain(
     for i in range(num_layers):
         size = float(rng.integers(1, 6))
         back = num_layers + i
-        onward = [i + 1, back] if i + 1 < num_layers else [back]
+        if i + 1 < num_layers:
+            onward = [i + 1, back]
+        else:
+            onward = [back]
         tensors.append((i, size, onward))
         tensors.append(
             (back, size, [back - 1, back + num_layers] if i else [back + num_layers])
@@ -131,7 +134,8 @@ def problems() -> Iterator[Problem]:
     yield training_chain(num_devices=1)
     pinned = training_chain()
     pin = np.full(pinned.num_ops, -1, dtype=np.int32)
-    pin[pinned.graph.index["f2"]], pin[pinned.graph.index["b5"]] = 1, 2
+    pin[pinned.graph.index["f2"]] = 1
+    pin[pinned.graph.index["b5"]] = 2
     yield replace(pinned, pin=pin)
     yield barred()
     yield with_microbatches(barred(), 2)

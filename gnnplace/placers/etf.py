@@ -194,7 +194,8 @@ def etf_kernel(
         # 3. The earliest of them all is placed, with its class; it pays for its messages.
         op = int(by_rank[best_place])
         d = best_device
-        unit_device[compiled.unit_of[op]], device[op] = d, d
+        unit_device[compiled.unit_of[op]] = d
+        device[op] = d
         if costly:
             inputs = compiled.input_tensor[
                 compiled.input_offset[op] : compiled.input_offset[op + 1]

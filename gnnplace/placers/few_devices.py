@@ -122,11 +122,10 @@ def on_subcluster(problem: Problem, devices: Devices) -> Problem:
         problem.num_devices + 1, -1, dtype=np.int32
     )  # the last for ops without a pin
     place[columns] = np.arange(len(columns))
-    forbid = (
-        None
-        if problem.forbid is None
-        else np.ascontiguousarray(problem.forbid[:, columns])
-    )
+    if problem.forbid is None:
+        forbid = None
+    else:
+        forbid = np.ascontiguousarray(problem.forbid[:, columns])
     part = problem.cluster.part(devices)
     return replace(problem, cluster=part, pin=place[problem.pin], forbid=forbid)
 
@@ -139,7 +138,10 @@ def on_whole_cluster(
     for d, ops in zip(devices, placement.sequence or (), strict=False):
         sequence[d] = ops
     device = np.array(devices, dtype=np.int32)[placement.device]
-    whole_sequence = None if placement.sequence is None else tuple(sequence)
+    if placement.sequence is None:
+        whole_sequence = None
+    else:
+        whole_sequence = tuple(sequence)
     return replace(placement, device=device, sequence=whole_sequence)
 
 
@@ -234,11 +236,9 @@ def _on_whole(
         note=note,
         seconds=seconds,
     )
-    return (
-        placed
-        if bounded
-        else _bounded(placed, min(lower_bound(problem), placed.step_time))
-    )
+    if bounded:
+        return placed
+    return _bounded(placed, min(lower_bound(problem), placed.step_time))
 
 
 def _bounded(result: Result, bound: float) -> Result:

@@ -231,7 +231,9 @@ def heft_kernel(
                     at, place, slot = earliest_gap(gaps, sender, finish[p], cost)
                     take(gaps, sender, place, slot, at, at + cost)
         # 4. It takes its gap, and its class is where it is.
-        device[op], start[op], finish[op] = d, best_start, best
+        device[op] = d
+        start[op] = best_start
+        finish[op] = best
         unit_device[unit] = d
         take(gaps, d, best_place, best_slot, best_begin, best)
     return device, start

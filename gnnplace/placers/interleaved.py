@@ -42,7 +42,9 @@ class Interleaved(Placer):
 
     def supports(self, problem: Problem) -> str | None:
         """Refuse problems of one device: there are no two to deal chunks to."""
-        return None if problem.num_devices > 1 else "chunks need at least two devices"
+        if problem.num_devices > 1:
+            return None
+        return "chunks need at least two devices"
 
     def search(
         self, space: SearchSpace, rng: np.random.Generator, deadline: float

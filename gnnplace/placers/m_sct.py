@@ -129,7 +129,9 @@ def favourite_kernel(
         unit = compiled.unit_of[op]
         if unit_device[unit] < 0:
             device_bytes[d] += unit_bytes[unit]
-        unit_device[unit], device[op], last[d] = d, d, op
+        unit_device[unit] = d
+        device[op] = d
+        last[d] = op
         start[op] = max(arrival[op, d], free[d])
         if costly:
             inputs = compiled.input_tensor[

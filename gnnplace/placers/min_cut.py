@@ -62,7 +62,10 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
         return np.zeros(space.problem.num_units, dtype=np.int32)
     offset, neighbour, into, out = space.unit_flows
     both = np.maximum(into, 0.0) + np.maximum(out, 0.0)
-    weight = _whole(both) if len(both) else np.zeros(0, dtype=np.int32)
+    if len(both):
+        weight = _whole(both)
+    else:
+        weight = np.zeros(0, dtype=np.int32)
     speed = space.speed[devices]
     with silent(1):  # METIS writes its remarks on the standard output of the process
         _, part = pymetis.part_graph(

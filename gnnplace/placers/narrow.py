@@ -252,7 +252,10 @@ def scheduled(
         far = np.empty(len(device))
         seconds, order = justified(*space.lean, device, priority, finish, far, limit)
         if seconds < np.inf:
-            score = space.score(device, order) if space.memory_matters else seconds
+            if space.memory_matters:
+                score = space.score(device, order)
+            else:
+                score = seconds
             states.append(
                 Start(
                     score=score,
@@ -261,7 +264,9 @@ def scheduled(
                     order=order,
                 )
             )
-    return [min(states, key=lambda start: start.score)] if states else []
+    if states:
+        return [min(states, key=lambda start: start.score)]
+    return []
 
 
 def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.planning.rows import PricedTable, price_plans
     from gnnplace.planning.sharded import (
         ShardPlan,
+        plan_of_split,
         plan_shard,
         read_shard_plan,
         shard_model,
@@ -43,6 +44,7 @@ __all__ = [
     "fit_plan",
     "plan_devices",
     "plan_model",
+    "plan_of_split",
     "plan_shard",
     "price_plans",
     "read_given",

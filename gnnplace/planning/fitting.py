@@ -35,7 +35,9 @@ from gnnplace.plans import (
 )
 from gnnplace.problem import Cluster
 
-WORDS, OPTIMIZER, TRAINED = "words", "optimizer", "trained parameters"
+WORDS = "words"
+OPTIMIZER = "optimizer"
+TRAINED = "trained parameters"
 KINDS = (WORDS, OPTIMIZER, TRAINED)
 """What a change is of, in the order in which changes are preferred."""
 LEANER_OPTIMIZERS = ("adamw-8bit", "adafactor")
@@ -91,7 +93,8 @@ class FitAnswer:
     def slack_source(self) -> str:
         """Return what the slack consists of and where its constants come from."""
         constants = self.setting.framework.constants.constants
-        context, fragmentation = constants["context"], constants["fragmentation"]
+        context = constants["context"]
+        fragmentation = constants["fragmentation"]
         return (
             f"{context.value:g} {context.unit} of libraries ({context.source}), and "
             f"{fragmentation.value - 1:.1%} of what comes and goes ({fragmentation.source})"
@@ -131,7 +134,8 @@ def fit_plan(
         except InfeasibleError:  # no launcher can be told a plan that fits
             plan = leanest_spec(_setting(named, cluster, job, options), options.modes)
     if isinstance(plan, PlanSpec):
-        setting, spec = _setting(named, cluster, job, options), plan
+        setting = _setting(named, cluster, job, options)
+        spec = plan
     elif plan.file.words is None:
         raise InputError("--fits: the plan's file has no words; give the plan in words")
     else:
@@ -187,13 +191,12 @@ def _candidates(
     """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
     framework = setting.framework
     for change in single_changes(spec, choices_of(framework)):
-        yield WORDS, change.told, setting, change.spec
+        yield WORDS, change.text, setting, change.spec
     for name in framework.traits.offloads:
-        values = (
-            [name]
-            if name != "activations"
-            else [f"{name}:{part}" for part in OFFLOADED_PARTS]
-        )
+        if name != "activations":
+            values = [name]
+        else:
+            values = [f"{name}:{part}" for part in OFFLOADED_PARTS]
         for value in values:
             yield WORDS, f"offload={value}", setting, replace(spec, offload=value)
     for name in LEANER_OPTIMIZERS:
@@ -218,7 +221,10 @@ def _setting(
     does not name.
     """
     assert named.sizes is not None
-    precision = job.precision if options.framework else named.job.precision
+    if options.framework:
+        precision = job.precision
+    else:
+        precision = named.job.precision
     return setting_of(
         replace(named.sizes, batch=named.job.batch or named.sizes.batch),
         cluster,

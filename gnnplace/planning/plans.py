@@ -1,6 +1,6 @@
 """`gnnplace.plan`: how a model is trained on a cluster; and what a plan of one's own would take.
 
-Where that is asked, the fastest plans run for a few steps on this machine, and the one that is
+Where that is limits, the fastest plans run for a few steps on this machine, and the one that is
 fastest there is taken. Plans that differ by ZeRO or the order of actions alone come in crowds, so
 that of plans with the same stages and the same schedule, searched or not, the fastest alone is run.
 """
@@ -308,13 +308,13 @@ def plan_model(
         InfeasibleError: If no plan obeys the constraints.
     """
     # The keyword arguments become records at once; what contradicts itself is refused before work.
-    asked = as_constraints(constraints)
+    limits = as_constraints(constraints)
     options = SearchOptions(
         budget=budget,
         top=top,
         tries=tries,
         runnable=runnable or tries > 0,
-        constraints=replace(asked, headroom=None),
+        constraints=replace(limits, headroom=None),
         goal=goal,
         rate=rate,
         trades=pareto,
@@ -323,11 +323,11 @@ def plan_model(
         framework=framework,
         environment=environment,
     )
-    if given is not None and (asked or rate is not None):
+    if given is not None and (limits or rate is not None):
         raise InputError(
             "--given: a plan of one's own is priced as it is; leave constraints and rate out"
         )
-    devices = plan_devices(cluster, memory_limit, asked.headroom or headroom)
+    devices = plan_devices(cluster, memory_limit, limits.headroom or headroom)
     question = read_question(
         given,
         model,
@@ -351,7 +351,7 @@ def plan_model(
         named = sized_model(question.job, devices)
     job = question.job if named is None else named.job
     chain = None
-    if named is not None and not (options.runnable or asked or imbalance != 1.0):
+    if named is not None and not (options.runnable or limits or imbalance != 1.0):
         chain = named_chain(named, devices)
     if isinstance(question.given, Plan) and named is not None and chain is not None:
         if question.given.file.words is not None:
@@ -378,7 +378,7 @@ def plan_model(
         return [_joint(priced, cluster, question.job)]
     plans = _search(chain, devices, job, options, progress)
     # A placement of single ops may beat stages; it knows no constraints and no other memory.
-    if memory_limit is None and not asked and goal == TIME and not is_named:
+    if memory_limit is None and not limits and goal == TIME and not is_named:
         from gnnplace.plans import handed_over
 
         op_placement = handed_over(

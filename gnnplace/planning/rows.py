@@ -110,7 +110,9 @@ def _cell(value: float | bool | str | None) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else repr(float(value))
+    if isinstance(value, str):
+        return value
+    return repr(float(value))
 
 
 def given_table(given: str | Path) -> PlanTable:
@@ -176,7 +178,10 @@ def price_plans(
     has_tables = all(has_step_constants(kind) for kind in devices.kinds)
     named = framework_name is not None or environment_name is not None
     by_sizes = has_tables and (named or precision in HALVES)
-    decoder = decoder_of(model, inputs, devices.num_devices) if by_sizes else None
+    if by_sizes:
+        decoder = decoder_of(model, inputs, devices.num_devices)
+    else:
+        decoder = None
     if decoder is not None:
         setting = setting_of(
             with_adapters(replace(decoder, batch=batch or decoder.batch), lora),
@@ -191,7 +196,10 @@ def price_plans(
         return PricedTable(table, answers, name, environment_name)
     # Other models are captured, whose prices know PyTorch's own framework alone.
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
-        called = model if isinstance(model, str) else "this model"
+        if isinstance(model, str):
+            called = model
+        else:
+            called = "this model"
         strange = ", ".join(
             kind for kind in devices.kinds if not has_step_constants(kind)
         )
@@ -244,11 +252,10 @@ def _price_captured(
     answers = []
     for row in table.specs:
         spec = replace(row, batch=None, cuda_graphs=None)  # which the chain obeys
-        row_chain = (
-            chain
-            if row.batch in (None, chain.batch)
-            else replace(chain, batch=row.batch)
-        )
+        if row.batch in (None, chain.batch):
+            row_chain = chain
+        else:
+            row_chain = replace(chain, batch=row.batch)
         if row.cuda_graphs not in (None, "off"):
             row_chain = without_launches(row_chain, MeshFabric(devices))
         try:
@@ -257,8 +264,8 @@ def _price_captured(
             answers.append(PlanAnswer(reason=str(error)))
             continue
         states = [entry.state for entry in plan.file.memory.values()]
-        whole = [entry.all - entry.slack for entry in plan.file.memory.values()]
-        k = max(range(len(whole)), key=whole.__getitem__)
+        totals = [entry.all - entry.slack for entry in plan.file.memory.values()]
+        k = max(range(len(totals)), key=totals.__getitem__)
         low, high = plan.file.interval or (None, None)
         answers.append(
             PlanAnswer(
@@ -271,8 +278,8 @@ def _price_captured(
                 states[k],
                 states[0],
                 states[-1],
-                whole[k],
-                whole[k],
+                totals[k],
+                totals[k],
                 float(plan.feasible),
                 None,
             )

@@ -40,7 +40,6 @@ from gnnplace.plans import action_words as words
 from gnnplace.plans import read_plan as parsed_plan
 from gnnplace.run.planned import mesh_here, split_model
 from gnnplace.sharding import (
-    EXECUTED_DEVICES,
     LayerGraph,
     LayerSplit,
     Mesh,
@@ -50,6 +49,7 @@ from gnnplace.sharding import (
     layer_graph,
     load_layers,
     measured_figures,
+    mesh_machine,
     split_layers,
 )
 from gnnplace.tracing import rules_of, workload_of
@@ -148,16 +148,26 @@ def plan_shard(
         InfeasibleError: If nothing fits the memory.
     """
     options = options or SplitOptions()
-    exchange = options.exchange()
-    bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
-    machine = machine or MeshMachine(
-        flops=options.flops, bandwidth=bandwidth, exchange=exchange
-    )
-    count = options.count(EXECUTED_DEVICES, exchange)
-    layers, mesh = load_layers(model), default_mesh(count)
+    mesh = default_mesh(options.count(options.exchange()))
     split = split_layers(
-        layers, mesh, machine, memory_limit=memory_limit, seconds=seconds
+        load_layers(model),
+        mesh,
+        machine or mesh_machine(options),
+        memory_limit=memory_limit,
+        seconds=seconds,
     )
+    return plan_of_split(split, model, options)
+
+
+def plan_of_split(split: LayerSplit, model: str, options: SplitOptions) -> ShardPlan:
+    """Return the plan of one stage that runs a split of a model's layers.
+
+    Args:
+        split: How every layer is split.
+        model: The model by its name, as in `plan_shard`.
+        options: Those that the split was searched with; their cluster names the devices.
+    """
+    exchange, count = options.exchange(), math.prod(split.mesh)
     cluster, names = f"cpu:{count}", _numbered("cpu", count)
     if exchange is not None:
         cluster = exchange.cluster.name
@@ -196,15 +206,20 @@ def shard_model(
     if isinstance(mesh, int):
         axes = default_mesh(mesh)
         # The machine is measured only if the processes of the mesh are here.
-        count = int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else 0
-        count = dist.get_world_size() if dist.is_initialized() else count
-        device_mesh = mesh_here(axes, kind) if count == mesh else None
+        if "RANK" in os.environ:
+            count = int(os.environ.get("WORLD_SIZE", 0))
+        else:
+            count = 0
+        if dist.is_initialized():
+            count = dist.get_world_size()
+        if count == mesh:
+            device_mesh = mesh_here(axes, kind)
+        else:
+            device_mesh = None
     elif isinstance(mesh, DeviceMesh):
-        axes, device_mesh, torch_mesh = (
-            tuple(n for n in mesh.shape if n > 1) or (1,),
-            mesh,
-            mesh,
-        )
+        axes = tuple(n for n in mesh.shape if n > 1) or (1,)
+        device_mesh = mesh
+        torch_mesh = mesh
         if len(axes) > MOST_AXES:
             raise InputError(
                 f"mesh {tuple(mesh.shape)}: layers are split over two dimensions"
@@ -236,18 +251,21 @@ def _numbered(kind: str, count: int) -> list[str]:
 
 def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> PlanFile:
     """Return the split as a plan of one stage and one micro-batch, with its predicted times."""
-    layers, calls = split.layers, without_dropped_attention(split.layers.calls)
+    layers = split.layers
+    calls = without_dropped_attention(split.layers.calls)
     cuts = cuts_of(calls, rules_of(calls))
     members = [name for segment in cuts.segments for name in segment.members]
     # A plan's file has placements of the calls of segments alone.
-    inner, inside = split.mesh[-1], frozenset(members)
+    inner = split.mesh[-1]
+    inside = frozenset(members)
     chosen = {
         i: split.configurations[i]
         for i, call in enumerate(calls.calls)
         if call.name in inside
     }
     batch, inputs, precision = _setting(layers)
-    seconds, kept = split.predicted, split.activations
+    seconds = split.predicted
+    kept = split.activations
     memory = MemoryEntry(
         state=max(seconds.memory - kept, 0.0), activations=kept, working=0.0, slack=0.0
     )
@@ -271,7 +289,7 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
                 devices=[
                     [devices[k : k + inner] for k in range(0, len(devices), inner)]
                 ],
-                placements=placements_of(calls, layers.rules, chosen),
+                placements=placements_of(calls, layers.rules, chosen, split.homes),
             )
         ],
         ranks=[0],

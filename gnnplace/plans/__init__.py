@@ -59,7 +59,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         best_data_parallel,
         gain_at_scale,
     )
-    from gnnplace.plans.hybrid.advice import hours as advice_hours
     from gnnplace.plans.hybrid.advice import sentence as advice_sentence
     from gnnplace.plans.hybrid.batches import BatchPlan, plan_batches
     from gnnplace.plans.hybrid.convergence import SOURCE as CONVERGENCE_SOURCE
@@ -91,6 +90,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launchers import READ_NAMES
     from gnnplace.plans.mesh import Mesh, MeshFabric
     from gnnplace.plans.obeying import find_fewest, find_obeying
+    from gnnplace.plans.order.names import ZBV
     from gnnplace.plans.order.orders import FORWARD as FORWARD
     from gnnplace.plans.order.orders import FORWARD as FORWARD_PASS
     from gnnplace.plans.order.orders import FULL as FULL
@@ -161,6 +161,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         without_dropped_attention,
     )
     from gnnplace.plans.segments.chains import as_type as as_type
+    from gnnplace.plans.segments.chains import capture_layers as capture_layers
     from gnnplace.plans.segments.chains import check_inputs as check_inputs
     from gnnplace.plans.segments.chains import inputs_of as inputs_of
     from gnnplace.plans.segments.chains import retyped as retyped
@@ -176,6 +177,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.segments.placements import border_layout as border_layout
     from gnnplace.plans.segments.placements import check_placements as check_placements
     from gnnplace.plans.segments.placements import check_stages as check_stages
+    from gnnplace.plans.segments.placements import home_of as home_of
     from gnnplace.plans.segments.placements import layouts_of as layouts_of
     from gnnplace.plans.segments.placements import place_of as place_of
     from gnnplace.plans.segments.placements import placements_of
@@ -255,6 +257,7 @@ __all__ = [
     "WEIGHT_PASS",
     "WHOLE_WORDS",
     "WORDS",
+    "ZBV",
     "Action",
     "ActionRows",
     "Adapters",
@@ -314,7 +317,6 @@ __all__ = [
     "TrainingJob",
     "TrialEntry",
     "action_words",
-    "advice_hours",
     "advice_sentence",
     "answer_of",
     "as_csv",
@@ -323,6 +325,7 @@ __all__ = [
     "batch_of",
     "best_data_parallel",
     "border_layout",
+    "capture_layers",
     "captured_launches",
     "chain_of",
     "chain_of_file",
@@ -359,6 +362,7 @@ __all__ = [
     "grouped_plan",
     "groups_of",
     "handed_over",
+    "home_of",
     "inputs_of",
     "is_captured",
     "is_plan",

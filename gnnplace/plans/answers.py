@@ -142,14 +142,19 @@ def plan_of(
         priced: What was searched or given.
         found: The search that it comes from, whose lower bound the plan states.
     """
-    draft, step = priced.draft, priced.step_time
+    draft = priced.draft
+    step = priced.step_time
     low, high = _interval(priced)
     if chain.alternative is not None:
         ratio = _alternative_step(chain.alternative, priced) / step
-        low, high = min(low, low * ratio), max(high, high * ratio)
+        low = min(low, low * ratio)
+        high = max(high, high * ratio)
     rank, lack = priced.lacking
     fullest = fullest_parts(priced)
-    reason = None if lack <= 0 else fullest.lack_text(fullest.device)
+    if lack <= 0:
+        reason = None
+    else:
+        reason = fullest.lack_text(fullest.device)
     # Bare costs are counted without a spread; a framework's have the probability that they fit.
     fits = float(lack <= 0)
     if chain.framework is not None:
@@ -199,7 +204,10 @@ def plan_of(
             list(p) for p in _frontier(found.best if found is not None else (priced,))
         ],
     )
-    whole_batch = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
+    if chain.mixes:
+        whole_batch = f"the batch stays whole: {chain.mixes}"
+    else:
+        whole_batch = ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
     notices = [*chain.notices, whole_batch, UNLIKE if unlike else ""]
     if chain.framework is not None:
@@ -231,10 +239,13 @@ def _alternative_step(alternative: Chain, priced: Priced) -> float:
         alternative: The model at these other prices.
         priced: The plan.
     """
-    fabric, draft = priced.pricer.fabric, priced.draft
+    fabric = priced.pricer.fabric
+    draft = priced.draft
     pricer = pricer_of(alternative, fabric, draft.size)
     repriced = realized(pricer, draft, priced.orders)
-    return priced.step_time if repriced is None else repriced.step_time
+    if repriced is None:
+        return priced.step_time
+    return repriced.step_time
 
 
 def offloading_notice(priced: Priced) -> str:
@@ -242,7 +253,8 @@ def offloading_notice(priced: Priced) -> str:
 
     Only state counts. Copies under way and the program itself come on top of it.
     """
-    pricer, stages = priced.pricer, priced.draft.stages
+    pricer = priced.pricer
+    stages = priced.draft.stages
     if (
         not isinstance(pricer, FrameworkPricer)
         or not pricer.framework.offloading.optimizer
@@ -263,7 +275,9 @@ def _lora_words(chain: Chain) -> str | None:
     if not isinstance(chain.source, DecoderCosts):
         return None
     adapters = chain.source.setting.decoder.adapters
-    return None if adapters is None else str(adapters)
+    if adapters is None:
+        return None
+    return str(adapters)
 
 
 def flops_of(chain: Chain, batch: int | None = None) -> float | None:
@@ -305,7 +319,8 @@ def _entry(
     stage = draft.stages[number]
     kind = cluster.devices[stage.mesh.first].kind
     examples = draft.size // stage.mesh.replicas
-    source, split = chain.source, stage.mesh.shards > 1
+    source = chain.source
+    split = stage.mesh.shards > 1
     segments = chain.segments[stage.first : stage.last]
     recomputed = [chain.segments[s].name for s in sorted(stage.recompute)]
     return StageEntry(
@@ -379,7 +394,8 @@ def _parts(priced: Priced) -> dict[str, float]:
         parts = _parts_of_rank(priced, rank)
         seconds = sum(parts.values())
         if seconds > most_seconds:
-            busiest, most_seconds = parts, seconds
+            busiest = parts
+            most_seconds = seconds
     # What a framework takes once a step belongs to the optimizer.
     step_seconds = priced.pricer.step_seconds(priced.draft)
     bubble = max(priced.step_time - most_seconds - step_seconds, 0.0)
@@ -388,7 +404,11 @@ def _parts(priced: Priced) -> dict[str, float]:
 
 def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
     """Return the seconds that one rank is busy by what they are spent on."""
-    microbatch = recomputed = gathered = reduction = update = 0.0
+    microbatch = 0.0
+    recomputed = 0.0
+    gathered = 0.0
+    reduction = 0.0
+    update = 0.0
     for chunk in priced.chunks[rank]:
         costs = priced.costs[chunk]
         microbatch += costs.microbatch
@@ -428,7 +448,9 @@ def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
 
 
 def _bytes(size: float) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
+    if size >= 1e8:
+        return f"{size / 1e9:.2f} GB"
+    return f"{size / 1e6:.2f} MB"
 
 
 def _nothing(chain: Chain, cluster: Cluster) -> Plan:
@@ -454,7 +476,8 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     if best is None:
         raise InputError(f"{chain.name}: it cannot be planned on {cluster.name!r}")
     plan = plan_of(chain, cluster, best)
-    state, memory = sum(c.state for c in best.costs), float(cluster.memory.sum())
+    state = sum(c.state for c in best.costs)
+    memory = float(cluster.memory.sum())
     if state > memory:  # no split of the state helps
         count = math.ceil(state / (memory / cluster.num_devices))
         return replace(
@@ -463,9 +486,10 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
             f"{_bytes(state)} in all, and {cluster.num_devices} devices have {_bytes(memory)}; "
             f"take at least {count} such devices, or a precision or an optimizer with less state",
         )
-    reason_for_whole = (
-        f"the batch stays whole, since {chain.mixes}; " if chain.mixes else ""
-    )
+    if chain.mixes:
+        reason_for_whole = f"the batch stays whole, since {chain.mixes}; "
+    else:
+        reason_for_whole = ""
     lacks = (
         plan.reason
         or "it fits, and the search had no time to find it: give more --budget"
@@ -513,7 +537,10 @@ def given_priced(
     if isinstance(given, Plan):
         draft = draft_of_plan(chain, cluster, given)
     else:
-        spec = parse_spec(given) if isinstance(given, str) else given
+        if isinstance(given, str):
+            spec = parse_spec(given)
+        else:
+            spec = given
         draft = draft_of_spec(chain, cluster, spec)
     words = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
     if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
@@ -521,7 +548,10 @@ def given_priced(
             f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
             f"{chain.mixes}; leave it whole ({words}), or say --accept-other-loss to cut it anyway"
         )
-    orders = orders_in(given) if isinstance(given, Plan) else None
+    if isinstance(given, Plan):
+        orders = orders_in(given)
+    else:
+        orders = None
     priced = realized(pricer_of(chain, fabric, draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")

@@ -26,6 +26,7 @@ from gnnplace.plans.search.draft import Draft, lack_of
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
@@ -47,6 +48,7 @@ from gnnplace.plans.spec import (
     WORDS,
     Layers,
     PlanSpec,
+    check_recomputed_ranks,
     count_layers,
     format_layers,
 )
@@ -85,6 +87,7 @@ def check_spec(spec: PlanSpec, cluster: Cluster, batch: int | None) -> None:
             f"{cluster.name!r} has {cluster.num_devices} devices"
         )
     chunk_ranks(spec.schedule, spec.pp)
+    check_recomputed_ranks(spec)
     size = spec.dp * spec.microbatch_size
     if batch is not None and batch % size:
         raise InputError(
@@ -184,7 +187,10 @@ def split_of_spec(spec: PlanSpec) -> ModelSplit:
             "cut tokens, ep=cp, or without these on replicas: ep divides dp"
         )
     # One (style, border) for each axis that is split, the outer axis first.
-    between_layers = "tokens" if spec.splits_tokens else "whole"
+    if spec.splits_tokens:
+        between_layers = "tokens"
+    else:
+        between_layers = "whole"
     axes: list[tuple[str, str]] = []
     if spec.cp > 1:
         style = EXPERTS if spec.ep > 1 else CONTEXT
@@ -239,11 +245,10 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     size = spec.dp * spec.microbatch_size
     ranks = chunk_ranks(spec.schedule, spec.pp)
     if len(ranks) > len(chain):
-        reason = (
-            f" ({chain.joined}; give each layer a buffer of its own)"
-            if chain.joined
-            else ""
-        )
+        if chain.joined:
+            reason = f" ({chain.joined}; give each layer a buffer of its own)"
+        else:
+            reason = ""
         limit = f"the model can be cut into {len(chain)} at most"
         raise InputError(f"--given: {len(ranks)} stages, but {limit}{reason}")
     if split.num_shards == 1 and spec.regather:
@@ -254,18 +259,22 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     meshes = [Mesh.over(rank * mesh_size, replicas, split.axes) for rank in ranks]
     pricer = pricer_of(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
-    choices = [
-        replace(choice, regather=bool(spec.regather)) for choice in split.choices
-    ]
+    regather = spec.regather
+    if regather is None and isinstance(chain.source, BlockCosts):
+        # Megatron's split keeps parts (Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2).
+        regather = spec.tp > 1 and spec.splits_tokens
+    choices = [replace(choice, regather=bool(regather)) for choice in split.choices]
 
     def draft_with(bounds: list[int]) -> Draft:
         stages = [
             recomputing(
                 chain,
                 Stage(first, last, mesh, spec.zero, zero_group=spec.zero_group),
-                spec.recompute,
+                spec.recompute_on(rank),
             )
-            for mesh, first, last in zip(meshes, bounds, bounds[1:], strict=False)
+            for rank, mesh, first, last in zip(
+                ranks, meshes, bounds, bounds[1:], strict=False
+            )
         ]
         draft = Draft(size, microbatches, spec.schedule, tuple(stages))
         if split.num_shards == 1:
@@ -284,8 +293,13 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     if len(ranks) == 1 or not 0 < lack < np.inf:
         return draft
     fitting_bounds = bounds_within(pricer, draft)
-    fitting = draft if fitting_bounds is None else draft_with(fitting_bounds)
-    return fitting if lack_of(pricer, fitting) < lack else draft
+    if fitting_bounds is None:
+        fitting = draft
+    else:
+        fitting = draft_with(fitting_bounds)
+    if lack_of(pricer, fitting) < lack:
+        return fitting
+    return draft
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
@@ -316,14 +330,17 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     Args:
         chain: The model.
         stage: The stage.
-        word: Value of the word `recompute` of a plan.
+        word: Value of the word `recompute` of a plan, for this stage's rank.
     """
     kind, _, count = word.partition(":")
     run: Sequence[int] = range(stage.first, stage.last)
     if kind == "block":
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
         end = [*starts, stage.last][min(int(count), len(starts))]
-        run = range(starts[0], end) if starts else range(0)
+        if starts:
+            run = range(starts[0], end)
+        else:
+            run = range(0)
     if (
         chain.framework is not None
     ):  # frameworks recompute layers, no embedding and no head
@@ -380,22 +397,26 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     Returns:
         The cuts, or None if nothing fits.
     """
-    stages, mesh, count = draft.stages, draft.stages[0].mesh, len(pricer.chain)
+    stages = draft.stages
+    mesh = draft.stages[0].mesh
+    count = len(pricer.chain)
     tables = np.zeros((partition.WIDTH + 1, count))
     for stage in stages:  # every segment as its stage has it now
         run = slice(stage.first, stage.last)
-        split_sums, cost = (
-            pricer.sums(stage.mesh, choice=stage.choice),
-            pricer.cost(stage),
-        )
+        split_sums = pricer.sums(stage.mesh, choice=stage.choice)
+        cost = pricer.cost(stage)
         assert split_sums is not None
         assert cost is not None
-        costs, recomputed = split_sums.costs, sorted(stage.recompute)
+        costs = split_sums.costs
+        recomputed = sorted(stage.recompute)
         tables[partition.SECONDS, run] = (
             costs.forward + costs.backward + costs.weights
         )[run]
         tables[partition.KEPT, run] = costs.saved[run]
-        freed = costs.scores if stage.attention else pricer.most_freed(costs)
+        if stage.attention:
+            freed = costs.scores
+        else:
+            freed = pricer.most_freed(costs)
         tables[partition.KEPT, recomputed] -= freed[recomputed]
         rates = pricer.of_segments(
             stage.zero, costs, costs.parameters, stage.mesh, stage.choice
@@ -408,7 +429,9 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     sums = np.concatenate([sums, partition.largest_at_work(tables[-1])])
     memory = pricer.usable_memory(mesh) * (max(draft.ranks) + 1) / len(stages)
     largest, cuts = partition.even_cuts(sums, memory, np.array(draft.limit), 1e-4)
-    return [*(int(cut) for cut in cuts), count] if np.isfinite(largest) else None
+    if np.isfinite(largest):
+        return [*(int(cut) for cut in cuts), count]
+    return None
 
 
 def orders_in(plan: Plan) -> Orders | None:
@@ -501,11 +524,10 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     _check_basis(chain, cluster, file)
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
     by_name = {segment.name: k for k, segment in enumerate(chain.segments)}
-    labels = (
-        chain.source.labels_of(file.stages, file.microbatch_size)
-        if isinstance(chain.source, ModelCosts)
-        else None
-    )
+    if isinstance(chain.source, ModelCosts):
+        labels = chain.source.labels_of(file.stages, file.microbatch_size)
+    else:
+        labels = None
     stages: list[Stage] = []
     begin = 0
     for number, entry in enumerate(file.stages):
@@ -605,7 +627,10 @@ def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
         else:
             bounds.append(starts[names[position]])
         if bounds[-1] <= bounds[-2] or bounds[-1] >= len(chain):
-            place = "what comes after the layers" if is_head_alone else names[position]
+            if is_head_alone:
+                place = "what comes after the layers"
+            else:
+                place = names[position]
             raise InputError(
                 f"--given: layers={format_layers(layers)}: {place} cannot be cut from what is "
                 "before it"

@@ -124,12 +124,19 @@ def _branches(chain: Chain, kind: str) -> float:
     source = chain.source
     if not isinstance(source, ModelCosts):
         return 1.0
-    graph, longest = source.layers.operations, dict[int, float]()
+    graph = source.layers.operations
+    longest = dict[int, float]()
     total = 0.0
     for i, op in enumerate(graph.ops):
         aside = i in source.cuts.aside
-        part = None if aside else source.part(i, (None,), kind, ((1,), 1))
-        seconds = 0.0 if part is None else part.forward.kernels + part.whole.kernels
+        if aside:
+            part = None
+        else:
+            part = source.part(i, (None,), kind, ((1,), 1))
+        if part is None:
+            seconds = 0.0
+        else:
+            seconds = part.forward.kernels + part.whole.kernels
         ready = max((longest.get(v, 0.0) for v in op.reads), default=0.0)
         longest |= dict.fromkeys(op.results, ready + seconds)
         total += seconds

@@ -20,8 +20,16 @@ from math import prod
 
 import numpy as np
 
-from gnnplace.costs import Group, LinkTable, collective, hops, ring_seconds, share
-from gnnplace.costs.links import message, shipped
+from gnnplace.costs import (
+    Group,
+    LinkTable,
+    collective,
+    hops,
+    price_message,
+    ring_seconds,
+    share,
+    shipped_links,
+)
 from gnnplace.errors import InputError
 from gnnplace.problem import FABRICS, Cluster, Link, is_between
 from gnnplace.simulation import message_seconds
@@ -56,11 +64,9 @@ class Mesh:
     @property
     def axes(self) -> tuple[int, ...]:
         """Return the number of shards along each axis, the outer axis first."""
-        return (
-            (self.shards,)
-            if self.outer == 1
-            else (self.outer, self.shards // self.outer)
-        )
+        if self.outer == 1:
+            return (self.shards,)
+        return (self.outer, self.shards // self.outer)
 
     @property
     def count(self) -> int:
@@ -103,7 +109,10 @@ class Mesh:
 
         Shards along the outer axis alone are one row.
         """
-        inner = self.axes[-1] if self.axes[-1] > 1 else self.shards
+        if self.axes[-1] > 1:
+            inner = self.axes[-1]
+        else:
+            inner = self.shards
         replicas: list[list[list[str]]] = []
         for replica in range(self.replicas):
             rows: list[list[str]] = []
@@ -225,7 +234,8 @@ class MeshFabric:
         All servers count with as many members as the fullest.
         """
         counts = Counter(map(self.server.__getitem__, members))
-        inside = between = None
+        inside = None
+        between = None
         for member in members[1:]:
             link = self._links.get((members[0], member))
             if link is None or link.fabric is None:
@@ -237,9 +247,9 @@ class MeshFabric:
         if inside is None and max(counts.values()) > 1:
             inside = next(iter(self._inner(members)), None)
         group = Group(inside, between, len(counts), max(counts.values()))
-        return (
-            group if group.fabrics <= (self.table or shipped()).latency.keys() else None
-        )
+        if group.fabrics <= (self.table or shipped_links()).latency.keys():
+            return group
+        return None
 
     def _inner(self, members: Sequence[int]) -> list[str]:
         """Return the fabrics inside of servers between any two of the devices."""
@@ -254,10 +264,8 @@ class MeshFabric:
         """
         ring = list(zip(members, [*members[1:], members[0]], strict=True))
         latency = max(float(self.cluster.latency[a, b]) for a, b in ring)
-        rates, fastest = (
-            self._shared(ring, alike),
-            max(float(self.cluster.bandwidth[p]) for p in ring),
-        )
+        rates = self._shared(ring, alike)
+        fastest = max(float(self.cluster.bandwidth[p]) for p in ring)
         across = [
             k
             for k, pair in enumerate(ring)
@@ -332,7 +340,7 @@ class MeshFabric:
                 f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}"
             )
         if link.fabric is not None and link.fabric in FABRICS:
-            return message(link.fabric, size).seconds
+            return price_message(link.fabric, size).seconds
         return message_seconds(size, link.bandwidth, link.latency)
 
 
@@ -341,9 +349,10 @@ def _together(fabric: str | None) -> float:
 
     It is inf if they do not share a network card.
     """
-    measured = FABRICS.get(fabric) if fabric is not None else None
-    return (
-        measured.server
-        if measured is not None and measured.server is not None
-        else float("inf")
-    )
+    if fabric is not None:
+        measured = FABRICS.get(fabric)
+    else:
+        measured = None
+    if measured is not None and measured.server is not None:
+        return measured.server
+    return float("inf")

@@ -90,8 +90,10 @@ def find_fewest(
     Errors are those of `find_obeying`. Where no number of devices reaches the rate, the answer is
     the fastest plan of all, which says so as the reason why it is not feasible.
     """
-    constraints, rate = options.constraints, options.rate
-    plans, most_devices = list[Plan](), constraints.max_devices or cluster.num_devices
+    constraints = options.constraints
+    rate = options.rate
+    plans = list[Plan]()
+    most_devices = constraints.max_devices or cluster.num_devices
     fastest: Plan | None = None
     for count in counts_of_devices(most_devices):
         if progress is not None:
@@ -202,11 +204,10 @@ def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
     places = []
     for d in np.flatnonzero(allowed.any(axis=0)).tolist():
         bound_segments = np.flatnonzero(bound & allowed[:, d])
-        place = (
-            float(bound_segments.mean())
-            if bound_segments.size
-            else (d + 0.5) / count * segments
-        )
+        if bound_segments.size:
+            place = float(bound_segments.mean())
+        else:
+            place = (d + 0.5) / count * segments
         places.append((place, d))
     return tuple(d for _, d in sorted(places))
 

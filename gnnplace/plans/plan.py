@@ -41,7 +41,9 @@ def layer_of(module: str) -> str:
     """Return the outermost numbered module on a module's path: `h.3` of `h.3.attn.0`, else ""."""
     parts = module.split(".")
     number = next((k for k, part in enumerate(parts) if part.isdecimal()), None)
-    return "" if number is None else ".".join(parts[: number + 1])
+    if number is None:
+        return ""
+    return ".".join(parts[: number + 1])
 
 
 """Words for what is recomputed; `block:K` a stage's first K layers, `uniform:K` groups of K."""
@@ -71,7 +73,9 @@ def border_words(border: str, axes: int) -> tuple[str, ...]:
     A border has one word for all axes, or one for each, separated by commas.
     """
     words = border.split(",")
-    return tuple(words) if len(words) > 1 else (border,) * axes
+    if len(words) > 1:
+        return tuple(words)
+    return (border,) * axes
 
 
 class StageEntry(Schema):
@@ -115,8 +119,11 @@ class StageEntry(Schema):
     @property
     def axes(self) -> tuple[int, ...]:
         """Return the number of shards along each axis, the outer axis first."""
-        outer, inner = len(self.devices[0]), len(self.devices[0][0])
-        return (inner,) if outer == 1 else (outer, inner)
+        outer = len(self.devices[0])
+        inner = len(self.devices[0][0])
+        if outer == 1:
+            return (inner,)
+        return (outer, inner)
 
     @property
     def borders(self) -> tuple[str, ...]:
@@ -253,11 +260,10 @@ class MemoryParts:
         scale, unit = (1e9, "GB") if self.usable >= 1e8 else (1e6, "MB")
         trained = self.parameters + self.gradients + self.optimizer + self.buckets
         state = trained + self.frozen
-        mend = (
-            "take more stages or shards, a higher ZeRO, or a leaner optimizer"
-            if state > self.total / 2
-            else "recompute more of it, or take smaller micro-batches or more shards"
-        )
+        if state > self.total / 2:
+            mend = "take more stages or shards, a higher ZeRO, or a leaner optimizer"
+        else:
+            mend = "recompute more of it, or take smaller micro-batches or more shards"
         return (
             f"{device} lacks {self.lacking / scale:.2f} {unit}: it has {self.usable / scale:.2f} "
             f"{unit} and needs {self.text()}; {mend}"
@@ -427,7 +433,9 @@ class PlanFile(Schema):
     @property
     def unit(self) -> str:
         """Return the unit of `rate`: "tokens", or "examples" if examples are not rows of tokens."""
-        return "examples" if self.tokens is None else "tokens"
+        if self.tokens is None:
+            return "examples"
+        return "tokens"
 
     @property
     def rate(self) -> float:
@@ -507,7 +515,9 @@ class Plan:
     @property
     def step_time(self) -> float:
         """Return the predicted seconds of a step, or inf if it cannot run."""
-        return float("inf") if self.file.step_time is None else self.file.step_time
+        if self.file.step_time is None:
+            return float("inf")
+        return self.file.step_time
 
     @property
     def microbatches(self) -> int:
@@ -518,14 +528,16 @@ class Plan:
     def shape(self) -> str:
         """Return the meshes of the stages, the micro-batches and the schedule in a few words."""
         meshes = [f"{len(s.rows)}x{len(s.rows[0])}" for s in self.file.stages]
-        mesh_text = (
-            f"{len(meshes)} x {meshes[0]}"
-            if len(set(meshes)) == 1
-            else " + ".join(meshes)
-        )
+        if len(set(meshes)) == 1:
+            mesh_text = f"{len(meshes)} x {meshes[0]}"
+        else:
+            mesh_text = " + ".join(meshes)
         zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
         num_recomputed = sum(len(s.recompute.modules) for s in self.file.stages)
-        remarks = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
+        if any(zeros):
+            remarks = [f"ZeRO {'/'.join(map(str, zeros))}"]
+        else:
+            remarks = []
         remarks += [f"{num_recomputed} recomputed"] if num_recomputed else []
         remarks += ["regathered"] if any(s.regather for s in self.file.stages) else []
         cut = f"{self.microbatches} of {self.file.microbatch_size}"

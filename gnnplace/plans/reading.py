@@ -85,11 +85,13 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
     ranks = file.rank_of
     rows = with_messages(parsed(file.actions, source), ranks)
     saved = [stage.saved for stage in file.stages if stage.saved is not None]
-    saved = saved if len(saved) == len(file.stages) else []
+    if len(saved) != len(file.stages):
+        saved = []
     checked = check_actions(rows, ranks, file.microbatches, source, saved=saved)
     for k, stage in enumerate(file.stages if saved else ()):
         for name in stage.device_names:
-            live, room = checked.live[ranks[k]], file.memory[name].activations
+            live = checked.live[ranks[k]]
+            room = file.memory[name].activations
             if live > room * (1 + CLOSE):
                 raise FormatError(
                     f"{source}: memory.{name}.activations: {room / 1e6:.3g} MB, and "
@@ -127,7 +129,10 @@ def _cluster_of(file: PlanFile, source: str) -> Cluster:
     Raises:
         FormatError: If the name is no preset, or the file cannot be read.
     """
-    key = "cluster" if file.cluster_file is None else "cluster_file"
+    if file.cluster_file is None:
+        key = "cluster"
+    else:
+        key = "cluster_file"
     try:
         if key == "cluster" and not is_preset(file.cluster):
             raise InputError(
@@ -214,7 +219,8 @@ def _stages(file: PlanFile) -> Iterator[str]:
         for name in stage.members:
             if stage_of.setdefault(name, k) != k:
                 yield f"{place}.members: {name!r} is in stages[{stage_of[name]}], too"
-        recompute, members = stage.recompute, frozenset(stage.members)
+        recompute = stage.recompute
+        members = frozenset(stage.members)
         yield from _twice(recompute.modules, f"{place}.recompute.modules")
         if (recompute.kind == "none") != (not recompute.modules):
             count = len(recompute.modules)
@@ -265,7 +271,8 @@ def _devices(stage: StageEntry, where: str) -> Iterator[str]:
 
 
 def _ranks(file: PlanFile) -> Iterator[str]:
-    ranks, count = file.rank_of, len(file.stages)
+    ranks = file.rank_of
+    count = len(file.stages)
     if len(ranks) != count:
         yield f"ranks: has {len(ranks)} numbers for {count} stages"
     if set(ranks) != set(range(len(set(ranks)))):
@@ -326,7 +333,8 @@ def _times(file: PlanFile) -> Iterator[str]:
         and not math.isclose(parts, step, rel_tol=CLOSE)
     ):
         yield f"parts: add up to {parts:g} s, and step_time is {step:g} s"
-    ranks, cuts = max(file.rank_of) + 1, len(file.stages) - 1
+    ranks = max(file.rank_of) + 1
+    cuts = len(file.stages) - 1
     if (len(file.sent), len(file.ends)) not in ((0, 0), (cuts, ranks)):
         yield (
             f"sent, ends: have {len(file.sent)} and {len(file.ends)} numbers for {cuts} cuts of "

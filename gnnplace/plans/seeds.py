@@ -41,9 +41,9 @@ def seed_drafts(chain: Chain, cluster: Cluster) -> list[Draft]:
         num_best=NUM_SEEDS,
     )
     drafts: list[Draft] = []
-    for found in specs.best:
+    for candidate in specs.best:
         try:
-            drafts.append(draft_of_spec(chain, cluster, found.spec))
+            drafts.append(draft_of_spec(chain, cluster, candidate.spec))
         except InputError:
             continue  # the layers of the capture cannot be cut so
     return drafts

@@ -23,10 +23,12 @@ from typing import Any, Literal
 from gnnplace.costs import PATTERN as OFFLOAD_PATTERN
 from gnnplace.errors import FormatError, InputError, suggestion
 from gnnplace.files import read_text
+from gnnplace.plans.order.names import SHAPED_AS_V
 
 LARGEST_COUNT = 10**9 - 1
 COPIED_PREFIX = "x-"
-EQUAL, COST = "equal", "cost"
+EQUAL = "equal"
+COST = "cost"
 Layers = tuple[int, ...] | Literal["equal", "cost"]
 
 
@@ -59,7 +61,9 @@ def _read_layers(text: str) -> Layers:
 
 def format_layers(layers: Layers) -> str:
     """Return the text of a number of layers for each stage, such as "6+6+4"."""
-    return layers if isinstance(layers, str) else "+".join(map(str, layers))
+    if isinstance(layers, str):
+        return layers
+    return "+".join(map(str, layers))
 
 
 COUNT = Word(r"[1-9]\d{0,8}", "a whole number from 1 on", read=int)
@@ -90,13 +94,14 @@ WORDS: Mapping[str, Word] = {
     "zero_group": COUNT,
     "gradients": _one_of("fp32", "same"),
     "recompute": Word(
-        r"none|selective|full|(block|uniform):[1-9]\d{0,3}",
-        "one of none, selective (attention alone), full, block:K (a stage's first K layers), "
-        "uniform:K (all, in groups of K)",
+        r"none|selective|full|uniform:[1-9]\d{0,3}"
+        r"|block:([1-9]\d{0,3}|\d{1,4}(\+\d{1,4})+)",
+        "one of none, selective (attention alone), full, block:K (a stage's first K layers; "
+        "K+K+K, one number for each rank), uniform:K (all, in groups of K)",
     ),
     "schedule": Word(
-        r"1f1b|gpipe|zero-bubble|v|interleaved(:[1-9]\d{0,2})?",
-        "one of 1f1b, gpipe, zero-bubble, v, interleaved:N",
+        r"1f1b|gpipe|zero-bubble|v|zbv|interleaved(:[1-9]\d{0,2})?",
+        "one of 1f1b, gpipe, zero-bubble, v, zbv, interleaved:N",
     ),
     "overlap": _one_of("none", "reduce", "reduce+gather"),
     "tp_overlap": SWITCH,
@@ -147,8 +152,9 @@ class PlanSpec:
         zero: ZeRO stage, 0 to 3.
         zero_group: Replicas that ZeRO shards over; None: all, those of `cp` too.
         gradients: Type in which gradients are summed; None: the framework's.
-        recompute: "none", "selective", "full", "block:K" or "uniform:K".
-        schedule: "1f1b", "gpipe", "zero-bubble", "v" or "interleaved:CHUNKS".
+        recompute: "none", "selective", "full", "uniform:K", "block:K", or "block:K+K+K" with a
+            number for each rank.
+        schedule: "1f1b", "gpipe", "zero-bubble", "v", "zbv" or "interleaved:CHUNKS".
         overlap: Collectives of replicas that are hidden; None: those that the framework hides.
         tp_overlap: Whether collectives of shards run under the products beside them (Megatron's
             user buffers, asynchronous tensor parallelism).
@@ -250,7 +256,7 @@ class PlanSpec:
     def num_chunks(self) -> int:
         """Return the number of stages of each pipeline rank."""
         name, _, count = self.schedule.partition(":")
-        if name == "v" and self.pp > 1:
+        if name in SHAPED_AS_V and self.pp > 1:
             return 2
         return int(count or (2 if name == "interleaved" else 1))
 
@@ -270,9 +276,26 @@ class PlanSpec:
         return self.recompute.partition(":")[0]
 
     @property
-    def recompute_layers(self) -> int:
-        """Return K of "block:K" and "uniform:K", or 0 for the other kinds."""
-        return int(self.recompute.partition(":")[2] or 0)
+    def recompute_counts(self) -> tuple[int, ...]:
+        """Return the numbers of "block:K+K+K", of "block:K" and "uniform:K" one; else none."""
+        text = self.recompute.partition(":")[2]
+        return tuple(int(count) for count in text.split("+")) if text else ()
+
+    @property
+    def recomputes_by_rank(self) -> bool:
+        """Return whether every rank has its own number of layers to recompute."""
+        return len(self.recompute_counts) > 1
+
+    def recompute_on(self, rank: int) -> str:
+        """Return what a pipeline rank recomputes, as the word for all ranks says it."""
+        if not self.recomputes_by_rank:
+            return self.recompute
+        return f"{self.recompute_kind}:{self.recompute_layers(rank)}"
+
+    def recompute_layers(self, rank: int) -> int:
+        """Return K of "block:K" and "uniform:K" on a pipeline rank, or 0 for the other kinds."""
+        counts = self.recompute_counts or (0,)
+        return counts[min(rank, len(counts) - 1)]
 
     @property
     def splits_tokens(self) -> bool:
@@ -285,6 +308,19 @@ class PlanSpec:
 
 
 COLUMNS = tuple(WORDS)
+
+
+def check_recomputed_ranks(spec: PlanSpec) -> None:
+    """Check that layers to recompute that are said by rank are said of every rank.
+
+    Raises:
+        InputError: If there are more or fewer numbers than ranks.
+    """
+    count = len(spec.recompute_counts)
+    if spec.recomputes_by_rank and count != spec.pp:
+        raise InputError(
+            f"recompute={spec.recompute}: {count} numbers for {spec.pp} ranks; give one a rank"
+        )
 
 
 def parse_spec(text: str, source: str = "--given") -> PlanSpec:
@@ -391,7 +427,8 @@ def read_plan_table(path: str | Path) -> PlanTable:
         )
     columns = tuple(name.strip() for name in lines[0])
     _check_columns(columns, path)
-    cells, specs = [], []
+    cells = []
+    specs = []
     for number, line in enumerate(lines[1:], 2):
         if not line:
             continue

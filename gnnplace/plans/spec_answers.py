@@ -36,7 +36,7 @@ from gnnplace.plans.search.draft import (
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
-from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec import PlanSpec, check_recomputed_ranks
 
 LIKELY = 0.5
 """The probability from which on a plan is said to fit."""
@@ -233,8 +233,8 @@ def stage_of_sizes(
     if kind == "none":
         layers = range(0)
     elif kind == "block":
-        layers = layers[: spec.recompute_layers]
-    together = {"none": 0, "selective": 0, "uniform": spec.recompute_layers}.get(
+        layers = layers[: spec.recompute_layers(rank)]
+    together = {"none": 0, "selective": 0, "uniform": spec.recompute_layers(rank)}.get(
         kind, 1
     )
     return Stage(
@@ -381,7 +381,7 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
 
 
 def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
-    """Check that samples fit, layers can be compiled, and launches captured.
+    """Check how a plan runs: samples, recomputation, compiled layers, captured launches.
 
     Raises:
         InputError: If the framework has it not, or what is captured would change.
@@ -392,6 +392,11 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
             f"sample_length={spec.sample_length}: examples have {length} tokens"
         )
     framework = setting.framework
+    if spec.recomputes_by_rank and not framework.traits.recomputes_by_rank:
+        raise InputError(
+            f"recompute={spec.recompute}: {framework.name} recomputes as many layers of every rank"
+        )
+    check_recomputed_ranks(spec)
     kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
     if spec.compile and not framework.traits.compiles:
         raise InputError(

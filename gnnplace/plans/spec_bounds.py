@@ -137,9 +137,10 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
         return columns_of_stages(group).layers
     # A rank recomputes as many layers in all, of each of its stages as many as of any.
     cuts = group.cuts
-    counts = np.ceil(family.recompute_layers / cuts.chunks[cuts.cuts_of_stages]).astype(
-        np.int64
-    )
+    least = family.recompute_layers(0)
+    counts = np.ceil(least / cuts.chunks[cuts.cuts_of_stages]).astype(np.int64)
+    if group.setting.framework.traits.recomputes_by_rank:  # others may need none
+        counts[cuts.ranks % group.spec.pp > 0] = 0
     lasts = np.minimum(cuts.lasts, np.maximum(cuts.firsts, 1) + counts)
 
     def seconds_on(rank: int) -> FloatArray:
@@ -191,7 +192,13 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
 
     It is infinite if a stage cannot be priced.
     """
-    stages = alike_stages(group.setting, spec.pp, spec.schedule, spec.layers)
+    stages = alike_stages(
+        group.setting,
+        spec.pp,
+        spec.schedule,
+        spec.layers,
+        is_first_apart=spec.recomputes_by_rank,
+    )
     costs: list[StageCost] = []
     for first, last, rank in stages.ends:
         cost = group.stage_cost(spec, first, last, rank)

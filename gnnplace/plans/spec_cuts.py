@@ -16,12 +16,11 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import LARGE, PricingSetting
 from gnnplace.plans.decoders.stages import head_layers, layers_of
+from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
 from gnnplace.plans.order.orders import chunk_ranks, is_apart
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import segments_of_stages
 
-V = "v"
-"""The schedule of two chunks a rank, on the way there and back (`order.orders`)."""
 CUTS = ("ends", "least", "even")
 """Cuts of the layers that are tried beside the framework's own."""
 SPEED_SHARES = (1.0, 0.75, 0.5, 0.25)
@@ -38,7 +37,7 @@ def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterato
     yield "1f1b"
     if pp == 1:
         return
-    for name in ("gpipe", "zero-bubble", V):
+    for name in ("gpipe", "zero-bubble", *SHAPED_AS_V):
         if name in setting.framework.traits.schedules:
             yield name
     if microbatches % pp == 0:
@@ -175,7 +174,12 @@ class AlikeStages(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def alike_stages(
-    setting: PricingSetting, pp: int, schedule: str, layers: Layers | None
+    setting: PricingSetting,
+    pp: int,
+    schedule: str,
+    layers: Layers | None,
+    *,
+    is_first_apart: bool = False,
 ) -> AlikeStages:
     """Return the stages of plans with a number of ranks, a schedule and a cut, by their kinds.
 
@@ -184,6 +188,7 @@ def alike_stages(
         pp: Ranks.
         schedule: Its name and number of chunks.
         layers: Layers of every stage; None: as the framework cuts.
+        is_first_apart: Whether stages of rank 0 are of other kinds than those of other ranks.
     """
     spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
     numbers: dict[tuple[object, ...], int] = {}
@@ -192,7 +197,12 @@ def alike_stages(
     ranks, devices = chunk_ranks(schedule, pp), kinds_of_ranks(setting, pp)
     stages = segments_of_stages(setting, spec)
     for rank, (first, last) in zip(ranks, stages, strict=True):
-        key = (*kind_of_stage(setting, first, last), devices[rank])
+        is_apart_from_rest = is_first_apart and rank == 0
+        key = (
+            *kind_of_stage(setting, first, last),
+            devices[rank],
+            is_apart_from_rest,
+        )
         if key not in numbers:
             numbers[key] = len(ends)
             ends.append((first, last, rank))
@@ -256,16 +266,18 @@ def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
     1F1B has as many as there are ranks (Narayanan et al., 2019). V has at least one: how many
-    more go ahead before the first one returns depends on the times. Interleaved orders have
-    2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns (Narayanan et
-    al., 2021, section 2.2).
+    more go ahead before the first one returns depends on the times; ZB-V has 2 P - 1. Interleaved
+    orders have 2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns
+    (Narayanan et al., 2021, section 2.2).
     """
     chunks = len(chunk_ranks(schedule, pp)) // pp
     if schedule == "gpipe":
         return (microbatches,)
     if chunks == 1:
         return (min(pp, microbatches),)
-    if schedule == V:
+    if schedule == ZBV:
+        return min(2 * pp - 1, microbatches), 1
+    if schedule in SHAPED_AS_V:
         return (1, 1)
     passes = min(2 * (pp - 1) + (chunks - 1) * pp + 1, microbatches * chunks)
     counts = [0] * chunks

@@ -28,6 +28,7 @@ from gnnplace.costs import (
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.order.names import SHAPED_AS_V
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import SegmentSums, Stage, StageBytes, StageCost
 from gnnplace.plans.segments.chain import divisors_of
@@ -41,7 +42,6 @@ from gnnplace.plans.spec_answers import (
 )
 from gnnplace.plans.spec_cuts import (
     PipelineCuts,
-    V,
     fewest_of_first_rank,
     kind_of_stage,
     kinds_of_ranks,
@@ -309,7 +309,7 @@ class SpecGroup:
         return (
             spec.zero,
             spec.zero_group,
-            spec.recompute,
+            spec.recompute_on(rank),
             kind_of_stage(self.setting, first, last),
             self.kinds[rank],
         )
@@ -358,10 +358,12 @@ class SpecGroup:
     def _first_can_hold(self, spec: PlanSpec) -> bool:
         """Return whether rank 0 can hold the fewest layers that any cut gives it.
 
-        V may have one micro-batch in flight there. No other schedule has fewer than 1F1B.
+        Schedules in the shape of a V may have one micro-batch in flight there on one of two stages.
+        No other schedule has fewer than 1F1B.
         """
         cost = self.stage_bytes(spec, *self.least_first_stage)
-        has_v = V in self.setting.framework.traits.schedules
+        schedules = self.setting.framework.traits.schedules
+        has_v = any(name in schedules for name in SHAPED_AS_V)
         flying = 1 if has_v else min(self.spec.pp, self.microbatches)
         return cost is not None and not self.lacks([cost], flying * cost.saved)
 

@@ -30,9 +30,12 @@ from enum import Enum
 
 import numpy as np
 
+from gnnplace.errors import InputError
+from gnnplace.plans.order.orders import chunk_ranks
+from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import PlanAnswer, layers_of_stages
+from gnnplace.plans.spec_answers import PlanAnswer, layers_of_stages, priced_spec
 from gnnplace.plans.spec_bounds import (
     family_bound,
     first_rank_lacks,
@@ -227,11 +230,14 @@ class _SpecSearch:
 
     def _price(self, group: SpecGroup, spec: PlanSpec) -> None:
         """Price a plan, and keep it if it is among the best."""
+        if spec.recomputes_by_rank:
+            spec = fewest_recomputed(self.space, spec)
         self.num_priced += 1
         answer = self.space.answer(spec)
         if not answer.feasible:
-            if spec.recompute_kind == "block":  # another rank is fuller than the first
-                leaner = _with_layers(group, spec, spec.recompute_layers + 1)
+            # Another rank is fuller than the first.
+            if spec.recompute_kind == "block" and not spec.recomputes_by_rank:
+                leaner = _with_layers(group, spec, spec.recompute_layers(0) + 1)
                 self._push(row_bound(group, leaner), group, Level.PLAN, leaner)
             return
         plan = FoundSpec(spec, answer)
@@ -289,7 +295,8 @@ def rows_of_family(
 ) -> Iterator[PlanSpec]:
     """Yield the plans of a family: its schedules and cuts of the layers.
 
-    Families that recompute some layers recompute as few of each stage as rank 0 needs.
+    Families that recompute some layers recompute as few of each stage as rank 0 needs, or of
+    rank 0's alone where other ranks may have other numbers.
 
     Args:
         group: The group of the family.
@@ -311,8 +318,48 @@ def rows_of_family(
 
         most_layers = max(layers_of_stages(group.setting, row))
         count = first_that(fits, max(most_layers, 1))
-        if fits(count):
+        if not fits(count):
+            continue
+        if row.pp > 1 and group.setting.framework.traits.recomputes_by_rank:
+            counts = [count] + [0] * (row.pp - 1)
+            yield row.with_words(recompute=f"block:{'+'.join(map(str, counts))}")
+        else:
             yield _with_layers(group, row, count)
+
+
+def fewest_recomputed(space: SpecSpace, spec: PlanSpec) -> PlanSpec:
+    """Return a plan that recomputes as few layers on every rank as fit there.
+
+    What a rank holds depends on its own stages alone, so that all ranks are bisected at once. More
+    layers never take less time, with the passes in the same order.
+
+    Args:
+        space: The space of the plan.
+        spec: The plan with the fewest layers that every rank may need, as `block:K+K+K`.
+
+    Returns:
+        The plan; with all layers on ranks that are too small in any case.
+    """
+    setting = space.used_setting
+    most = np.zeros(spec.pp, dtype=np.int64)
+    ranks = chunk_ranks(spec.schedule, spec.pp)
+    for rank, count in zip(ranks, layers_of_stages(setting, spec), strict=True):
+        most[rank] = max(most[rank], count)
+    tried = low = np.minimum(spec.recompute_counts, most)
+    while True:
+        text = "+".join(map(str, tried.tolist()))
+        spec = spec.with_words(recompute=f"block:{text}")
+        if (low == most).all():
+            return spec
+        try:
+            priced = priced_spec(setting, spec)
+        except InputError:
+            return spec
+        held = np.array([one.reserved for one in rank_bytes(priced)])
+        fits = held <= np.array(priced.memory)
+        most = np.where(fits, tried, most)
+        low = np.where(fits, low, np.minimum(tried + 1, most))
+        tried = (low + most) // 2
 
 
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:

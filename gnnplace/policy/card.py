@@ -116,7 +116,9 @@ def read_card(checkpoint: str | Path) -> TrainingCard | None:
 
         return read_checkpoint_card(Path(checkpoint))
     path = Path(checkpoint) / CARD
-    return parse(TrainingCard, read_json(path), str(path)) if path.is_file() else None
+    if path.is_file():
+        return parse(TrainingCard, read_json(path), str(path))
+    return None
 
 
 def write_card(folder: str | Path, card: TrainingCard) -> None:

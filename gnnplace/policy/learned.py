@@ -179,9 +179,15 @@ class LearnedPlacer(Placer):
         self.policy = policy
         self.orders = orders
         if improvement is not None:
-            self.orders = IMPROVED if orders is None else orders
+            if orders is None:
+                self.orders = IMPROVED
+            else:
+                self.orders = orders
             check_orders(self.orders)
-        self.network = network if self.orders is None else None
+        if self.orders is None:
+            self.network = network
+        else:
+            self.network = None
         self.on_groups = on_groups
         self.improvement = improvement
         self.missing = ""
@@ -228,7 +234,9 @@ class LearnedPlacer(Placer):
     ) -> Anytime | None:
         """Return a search from the first choice; None where there is no time for it."""
         first = self.first_choice(space, deadline)
-        return first.search(rng) if first.search_has_time(deadline) else None
+        if first.search_has_time(deadline):
+            return first.search(rng)
+        return None
 
     def narrow_search(
         self, space: SearchSpace, rng: np.random.Generator
@@ -273,7 +281,10 @@ class LearnedPlacer(Placer):
             return ImprovingRollouts(
                 space, policy, self.improvement, self.orders or IMPROVED
             )
-        options = {} if self.orders is None else {"orders": self.orders}
+        if self.orders is None:
+            options = {}
+        else:
+            options = {"orders": self.orders}
         return Rollouts(space, policy, **options)
 
     def first_choice(
@@ -292,7 +303,10 @@ class LearnedPlacer(Placer):
         """
         rollouts = self.rollouts(space)
         begun = now()
-        until = deadline if deadline > NO_BUDGET else np.inf
+        if deadline > NO_BUDGET:
+            until = deadline
+        else:
+            until = np.inf
         passes = RefiningPasses(rollouts)
         ranked = self.decodes(rollouts, until)
         if space.starts:
@@ -333,7 +347,10 @@ class LearnedPlacer(Placer):
 
     def decodes(self, rollouts: Rollouts, until: float) -> list[Decoded]:
         """Return decodes under some aims, and on large problems the network's; the best first."""
-        network = self.find_network() if worth_asking(rollouts.space.problem) else None
+        if worth_asking(rollouts.space.problem):
+            network = self.find_network()
+        else:
+            network = None
         if network is None:
             return rollouts.greedy(until)
         ranked = rollouts.greedy(until, FEWER_AIMS)
@@ -383,9 +400,10 @@ class FirstChoice:
         """The choice as a placement."""
         device = self.rollouts.space.spread(self.best.unit_device)
         improved = isinstance(self.rollouts, ImprovingRollouts)
-        walked = (
-            f"{self.best.aim}, improvement walks" if improved else f"{self.best.aim}"
-        )
+        if improved:
+            walked = f"{self.best.aim}, improvement walks"
+        else:
+            walked = f"{self.best.aim}"
         note = f"{walked}; best of {self.decodes} starts, refined"
         return Found(device, self.best.order, note)
 

@@ -34,7 +34,8 @@ from gnnplace.policy.weights import (
 )
 
 Network = TypeVar("Network", bound=nn.Module)
-CARD_FILE, CONFIG_FILE = "README.md", "config.json"
+CARD_FILE = "README.md"
+CONFIG_FILE = "config.json"
 CARD = """---
 library_name: gnnplace
 license: apache-2.0

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 Failure = tuple[str, GnnplaceError]
 DEFAULT_BUDGET = 2.0
-TIME, THROUGHPUT = "time", "throughput"
+TIME = "time"
+THROUGHPUT = "throughput"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ def placer_for(objective: str, name: str | Placer, **options: object) -> Placer:
     if objective == THROUGHPUT:
         from gnnplace.placers import make_throughput_placer
 
-        placer_name = name if isinstance(name, str) else name.name
+        if isinstance(name, str):
+            placer_name = name
+        else:
+            placer_name = name.name
         return make_throughput_placer(placer_name, **options)
     if objective == TIME:
         return make_placer(name, **options)
@@ -90,7 +94,7 @@ def place(
     objective: str = TIME,
     space: SearchSpace | None = None,
     constraints: Given | None = None,
-    **options: Any,
+    **options: object,
 ) -> Result:
     """Find devices and sequences for a problem.
 
@@ -248,7 +252,10 @@ def _learned(
     improvement = _improvement(improve)
     from gnnplace.policy.learned import LearnedPlacer, load_policy
 
-    policy = None if checkpoint is None else load_policy(checkpoint)
+    if checkpoint is None:
+        policy = None
+    else:
+        policy = load_policy(checkpoint)
     return LearnedPlacer(policy, orders, improvement=improvement)
 
 
@@ -270,7 +277,10 @@ def _gnn(
     from gnnplace.policy.gnn.placer import GnnPlacer
 
     with trusting(bool(trust)):
-        policy = None if checkpoint is None else load_gnn(checkpoint)
+        if checkpoint is None:
+            policy = None
+        else:
+            policy = load_gnn(checkpoint)
     return GnnPlacer(policy, None if order == AUTO else order)
 
 

@@ -261,7 +261,9 @@ class Beside:
         if coarse is None:
             return None
         search = self.begin(SearchSpace(coarse.problem), self.rng, deadline)
-        return None if search is None else (coarse, search)
+        if search is None:
+            return None
+        return (coarse, search)
 
     def _offer(
         self, coarse: CoarseProblem, search: Anytime, local: Anytime, deadline: float
@@ -278,7 +280,10 @@ class Beside:
             orders = fine.order, justified
             scores = [self.space.score(fine.device, order) for order in orders]
             best_index = int(np.argmin(scores))
-            self.share = LEADING if scores[best_index] < local.score else FOLLOWING
+            if scores[best_index] < local.score:
+                self.share = LEADING
+            else:
+                self.share = FOLLOWING
             local.offer(Found(fine.device, orders[best_index]), scores[best_index])
 
 
@@ -302,7 +307,9 @@ class NarrowBeside:
     @property
     def note(self) -> str:
         """What was done, empty if nothing was."""
-        return "" if self.groups is None else f"; {self.groups.found.note}"
+        if self.groups is None:
+            return ""
+        return f"; {self.groups.found.note}"
 
     def turn(self, local: Anytime, deadline: float) -> None:
         """Run laps of groups while it is their turn; what they find is offered to ``local``."""

@@ -18,6 +18,7 @@ from gnnplace.placers import Result
 from gnnplace.problem import Cluster, Problem, with_microbatches
 from gnnplace.simulation import lower_bound
 from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
+from gnnplace.units import milliseconds_text
 
 AUTO = "auto"
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -80,11 +81,10 @@ class SizedModel:
                 yield self._size(replace(self.options, microbatches=count))
             except OtherLossError as error:
                 if self.progress is not None:
-                    reason = (
-                        f"the batch is left whole: {error}"
-                        if count == 2
-                        else str(error)
-                    )
+                    if count == 2:
+                        reason = f"the batch is left whole: {error}"
+                    else:
+                        reason = str(error)
                     self.progress(reason)
                 return
             except (InputError, CaptureError):
@@ -147,7 +147,7 @@ def try_sizes(sized_model: SizedModel, place: Place) -> list[Size]:
     for size in sized_model.sizes():
         bound = lower_bound(size.problem)
         if bound >= best:
-            note = f"not placed: no step of it is below {1e3 * bound:.4g} ms"
+            note = f"not placed: no step of it is below {milliseconds_text(bound)} ms"
             sizes.append(replace(size, note=note))
             continue
         if progress is not None:
@@ -182,4 +182,6 @@ def _placed(size: Size, place: Place) -> Size:
 def _work(problem: Problem) -> float:
     able = np.isfinite(problem.times).all(axis=0)
     seconds = problem.times[:, able].sum(axis=0)
-    return float(seconds.min()) if len(seconds) else float("nan")
+    if len(seconds):
+        return float(seconds.min())
+    return float("nan")

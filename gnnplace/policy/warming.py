@@ -190,11 +190,10 @@ def _is_known(name: str, objective: str) -> bool:
 def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) -> None:
     placer: Any = placer_for(objective, name)
     space = SearchSpace(problem)
-    learned = (
-        getattr(placer, "learned", placer)
-        if name in ("best", LEARNED, UNTRAINED)
-        else None
-    )
+    if name in ("best", LEARNED, UNTRAINED):
+        learned = getattr(placer, "learned", placer)
+    else:
+        learned = None
     if learned is not None and not scope.network:
         learned.network = None
     result = placer.place(problem, budget=0.0, space=space)
@@ -233,7 +232,7 @@ def _ask_network(space: SearchSpace) -> None:
         network_decodes(rollouts, network, rollouts.aims[0], np.inf)
 
 
-def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
+def _search(space: SearchSpace, learned: LearnedPlacer) -> None:
     """Make the first moves of the learned placer's search."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import load_policy

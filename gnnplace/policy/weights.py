@@ -68,7 +68,10 @@ def _write_global(graph: WalkGraph, out: NamedRow) -> None:
     critical = float((graph.up + graph.down).max())
     linked = problem.cluster.linked
     bandwidth = problem.cluster.bandwidth[linked]
-    latency = float(problem.cluster.latency[linked].mean()) if linked.any() else 0.0
+    if linked.any():
+        latency = float(problem.cluster.latency[linked].mean())
+    else:
+        latency = 0.0
     out["log devices"] = np.log(problem.num_devices)
     out["log visited ops"] = np.log(len(graph.ops)) / 4.0
     out["log micro-batches"] = np.log(problem.microbatches)
@@ -261,7 +264,9 @@ def read_checkpoint_card(path: Path) -> TrainingCard | None:
         FormatError: As `read_lightning_checkpoint`; or the card is malformed.
     """
     card = _load_checkpoint(path)[NETWORK_KEY].get("card")
-    return None if card is None else parse(TrainingCard, card, f"{path}: card")
+    if card is None:
+        return None
+    return parse(TrainingCard, card, f"{path}: card")
 
 
 def _load_checkpoint(path: Path) -> dict[str, Any]:
@@ -286,7 +291,10 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
             f"{path}: not a checkpoint; give a .ckpt file of `gnnplace train fit`, or a folder "
             "that it exported"
         ) from None
-    entry = checkpoint.get(NETWORK_KEY) if isinstance(checkpoint, dict) else None
+    if isinstance(checkpoint, dict):
+        entry = checkpoint.get(NETWORK_KEY)
+    else:
+        entry = None
     if not isinstance(entry, dict) or not isinstance(entry.get("config"), dict):
         raise FormatError(
             f"{path}: names no network of a placer; give a .ckpt file that `gnnplace train fit` of "

@@ -72,7 +72,9 @@ class _Copies:
     def __init__(
         self, problem: Problem, count: int, turns: tuple[tuple[int, int], ...]
     ) -> None:
-        self.source, self.count, self.turns = problem, count, turns
+        self.source = problem
+        self.count = count
+        self.turns = turns
         self.single = problem.phase == UPDATE
         cut = np.flatnonzero(~self.single)
         updates = np.flatnonzero(self.single)
@@ -111,10 +113,13 @@ class _Copies:
         return tuple(values[i] for i in self.origin)
 
     def _suffixed(self, name: str, share: int) -> str:
-        return name if share < 0 else f"{name}#{share}"
+        if share < 0:
+            return name
+        return f"{name}#{share}"
 
     def _colocate(self) -> tuple[str | None, ...]:
-        names, labels = self.source.graph.names, self.source.colocate
+        names = self.source.graph.names
+        labels = self.source.colocate
         taken = {label for label in labels if label is not None}
         return tuple(
             labels[i] if labels[i] is not None or share < 0 else _fresh(names[i], taken)
@@ -170,4 +175,6 @@ class _Copies:
 
 def _fresh(name: str, taken: set[str]) -> str:
     """Return a new colocation class for the copies of op ``name``."""
-    return name if name not in taken else _fresh(f"{name}#", taken)
+    if name not in taken:
+        return name
+    return _fresh(f"{name}#", taken)

@@ -110,7 +110,8 @@ def placement_from_data(
 
 def _difference(file: PlacementFile, data: Any, problem: Problem) -> str:
     """Return what a placement and a problem differ in, the first of what can be told."""
-    theirs, options = data.get(OPTIONS_KEY), problem.captured
+    theirs = data.get(OPTIONS_KEY)
+    options = problem.captured
     if isinstance(theirs, dict) and options is not None:
         differing = [
             key for key in theirs if key in options and theirs[key] != options[key]
@@ -124,7 +125,10 @@ def _difference(file: PlacementFile, data: Any, problem: Problem) -> str:
         return f"devices {', '.join(sorted(placed_devices))}, not {', '.join(devices)}"
     only = [name for name in file.device if name not in problem.graph.index]
     if len(file.device) != problem.num_ops or only:
-        example = f", such as {only[0]!r} there alone" if only else ""
+        if only:
+            example = f", such as {only[0]!r} there alone"
+        else:
+            example = ""
         return f"{len(file.device)} ops, not {problem.num_ops}{example}"
     return "the same ops, but other sizes of tensors (batch, precision) or other edges"
 
@@ -134,7 +138,8 @@ def _options(options: Mapping[str, Any], names: list[str]) -> str:
 
 
 def _devices(file: PlacementFile, problem: Problem, source: str) -> IntArray:
-    index, names = problem.cluster.device_index, problem.graph.names
+    index = problem.cluster.device_index
+    names = problem.graph.names
     for op, device in file.device.items():
         if op not in problem.graph.index:
             raise FormatError(
@@ -155,7 +160,8 @@ def _sequences(
 ) -> tuple[IntArray, ...] | None:
     if file.sequence is None:
         return None
-    index, devices = problem.graph.index, problem.cluster.device_index
+    index = problem.graph.index
+    devices = problem.cluster.device_index
     for name, ops in file.sequence.items():
         if name not in devices:
             raise FormatError(f"{source}: sequence.{name}: no device is named {name!r}")
@@ -170,7 +176,10 @@ def _sequences(
     count = Counter(op for ops in file.sequence.values() for op in ops)
     for name in problem.graph.names:
         if count[name] != 1:
-            problem_with_op = "is missing" if count[name] == 0 else "is repeated"
+            if count[name] == 0:
+                problem_with_op = "is missing"
+            else:
+                problem_with_op = "is repeated"
             raise FormatError(f"{source}: sequence: op {name!r} {problem_with_op}")
     return tuple(
         np.array([index[op] for op in file.sequence.get(d.name, [])], dtype=np.int32)
@@ -180,7 +189,10 @@ def _sequences(
 
 def placed_microbatches(data: object) -> int:
     """Micro-batches that the op names of a placement file speak of."""
-    devices = data.get("device") if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        devices = data.get("device")
+    else:
+        devices = None
     names = devices if isinstance(devices, dict) else {}
     suffixes = [str(name).rpartition("#")[2] for name in names if "#" in str(name)]
     return 1 + max((int(s) for s in suffixes if s.isdecimal()), default=0)
@@ -229,7 +241,8 @@ def faults(problem: Problem, device: IntArray) -> list[str]:
 
 
 def _faults_by_op(problem: Problem, device: IntArray) -> list[str]:
-    names, devices = problem.graph.names, problem.cluster.devices
+    names = problem.graph.names
+    devices = problem.cluster.devices
     lines = []
     for i in np.flatnonzero(~problem.allowed[np.arange(problem.num_ops), device]):
         on = devices[device[i]]
@@ -255,7 +268,8 @@ def _faults_by_class(problem: Problem, device: IntArray) -> list[str]:
     lines = []
     for unit in split:
         ops = np.flatnonzero(problem.unit_of == unit)
-        a, b = ops[0], next(i for i in ops if device[i] != device[ops[0]])
+        a = ops[0]
+        b = next(i for i in ops if device[i] != device[ops[0]])
         names = problem.graph.names
         lines.append(
             f"ops {names[a]!r} and {names[b]!r} are colocated ({problem.colocate[a]!r}) "
@@ -265,13 +279,15 @@ def _faults_by_class(problem: Problem, device: IntArray) -> list[str]:
 
 
 def _faults_by_link(problem: Problem, device: IntArray) -> list[str]:
-    graph, cluster = problem.graph, problem.cluster
+    graph = problem.graph
+    cluster = problem.cluster
     source = device[graph.producer[graph.consumption_tensor]]
     target = device[graph.consumer]
     missing = np.flatnonzero((source != target) & ~cluster.linked[source, target])
     lines = []
     for k in missing:
-        a, b = cluster.devices[source[k]].name, cluster.devices[target[k]].name
+        a = cluster.devices[source[k]].name
+        b = cluster.devices[target[k]].name
         producer = graph.names[graph.producer[graph.consumption_tensor[k]]]
         lines.append(
             f"tensor of {producer!r} for {graph.names[graph.consumer[k]]!r}: "

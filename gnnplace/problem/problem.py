@@ -33,7 +33,9 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.cluster import cluster_faults
 
-FORWARD, BACKWARD, UPDATE = 0, 1, 2
+FORWARD = 0
+BACKWARD = 1
+UPDATE = 2
 PHASES = ("forward", "backward", "update")
 
 
@@ -111,7 +113,10 @@ class Problem:
                 ~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds)))
             )
             if len(seconds) != self.num_ops or bad.size:
-                key_path = f"ops[{bad[0]}].time.{kind}" if bad.size else f"time.{kind}"
+                if bad.size:
+                    key_path = f"ops[{bad[0]}].time.{kind}"
+                else:
+                    key_path = f"time.{kind}"
                 raise InputError(
                     f"{key_path}: must be one number of seconds, 0 to {MOST:g}, an op"
                 )
@@ -178,7 +183,8 @@ class Problem:
     @cached_property
     def unit_of(self) -> IntArray:
         """Placement unit of each op: its colocation class, or the op alone. [num_ops]"""
-        itself, n = np.arange(self.num_ops, dtype=np.int32), self.num_ops
+        itself = np.arange(self.num_ops, dtype=np.int32)
+        n = self.num_ops
         first = dict(zip(reversed(self.colocate), range(n - 1, -1, -1), strict=True))
         leader = np.fromiter(map(first.__getitem__, self.colocate), np.int32, n)
         leader = np.where(leader == first.get(None, -1), itself, leader)
@@ -350,8 +356,13 @@ def problem_from_data(data: object, source: str = "problem") -> Problem:
 
 
 def _captured(data: object) -> dict[str, Any] | None:
-    options = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    return options if isinstance(options, dict) else None
+    if isinstance(data, dict):
+        options = data.get(OPTIONS_KEY)
+    else:
+        options = None
+    if isinstance(options, dict):
+        return options
+    return None
 
 
 def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
@@ -434,9 +445,9 @@ def _tensor_faults(file: ProblemFile) -> list[str]:
 
 def plain_number(value: float) -> int | float:
     """``value`` as an int where it is whole, so that files say 4096 and not 4096.0."""
-    return (
-        int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
-    )
+    if float(value).is_integer() and abs(value) < 2**53:
+        return int(value)
+    return float(value)
 
 
 def problem_to_data(problem: Problem) -> dict[str, Any]:

@@ -9,6 +9,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.batches import batch_lines as batch_lines
     from gnnplace.report.chakra import write_chakra as write_chakra
     from gnnplace.report.environment import caches as caches
+    from gnnplace.report.environment import (
+        describe_environment as describe_environment,
+    )
     from gnnplace.report.explanations import advice_lines as advice_lines
     from gnnplace.report.explanations import difference_data as difference_data
     from gnnplace.report.explanations import difference_parts as difference_parts
@@ -25,6 +28,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.html import table as table
     from gnnplace.report.hybrid import hybrid_page as hybrid_page
     from gnnplace.report.hybrid import hybrid_plot as hybrid_plot
+    from gnnplace.report.hybrid import hybrid_study_data as hybrid_study_data
+    from gnnplace.report.hybrid import hybrid_study_lines as hybrid_study_lines
     from gnnplace.report.hybrid import hybrid_table as hybrid_table
     from gnnplace.report.launch import converted_lines as converted_lines
     from gnnplace.report.launch import launch_answer_data as launch_answer_data
@@ -41,6 +46,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.money import rank_machines as rank_machines
     from gnnplace.report.money import read_prices as read_prices
     from gnnplace.report.pictures import Axis as Axis
+    from gnnplace.report.pictures import Picture as Picture
     from gnnplace.report.pictures import Series as Series
     from gnnplace.report.pictures import chart as chart
     from gnnplace.report.pictures import check_drawable as check_drawable
@@ -74,6 +80,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.road import Walking as Walking
     from gnnplace.report.road import walk_road as walk_road
     from gnnplace.report.rows import Row as Row
+    from gnnplace.report.rows import eager_line as eager_line
     from gnnplace.report.rows import make_row as make_row
     from gnnplace.report.rows import summary_lines as summary_lines
     from gnnplace.report.rows import with_best_bound as with_best_bound
@@ -81,8 +88,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.sharding import frontier_lines as frontier_lines
     from gnnplace.report.sharding import frontier_page as frontier_page
     from gnnplace.report.sharding import goal_lines as goal_lines
-    from gnnplace.report.sharding import planned_data as planned_data
-    from gnnplace.report.sharding import planned_lines as planned_lines
     from gnnplace.report.sharding import split_data as split_data
     from gnnplace.report.sharding import split_lines as split_lines
     from gnnplace.report.sharding import split_page as split_page
@@ -106,8 +111,5 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.timeline import from_simulation as from_simulation
     from gnnplace.report.trace import chrome_trace as chrome_trace
     from gnnplace.report.trace import write_trace as write_trace
-    from gnnplace.report.units import bytes_text as bytes_text
-    from gnnplace.report.units import eager_line as eager_line
-    from gnnplace.report.units import seconds_text as seconds_text
 
 __getattr__, __dir__ = lazy_names(__name__)

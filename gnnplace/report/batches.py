@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnplace.plans import BatchPlan, Training
-from gnnplace.report.rates import DAY, HOUR
 from gnnplace.report.side_by_side import short_words
-from gnnplace.report.units import seconds_text
+from gnnplace.units import duration_text, seconds_text
 
 HEAD = ("batch", "step", "epochs", "steps", "training takes", "")
 
@@ -65,10 +64,3 @@ def batch_data(entries: Sequence[BatchPlan], training: Training) -> dict[str, ob
             for entry in entries
         ],
     }
-
-
-def duration_text(seconds: float) -> str:
-    """Format how long training takes: in days, or in hours where they are few."""
-    if seconds >= 2 * DAY:
-        return f"{seconds / DAY:,.3g} days"
-    return f"{seconds / HOUR:,.3g} hours" if seconds >= HOUR else seconds_text(seconds)

@@ -101,7 +101,8 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
         local_ops.tolist(), key=lambda op: (simulation.start[op], simulation.finish[op])
     ):
         kind = problem.cluster.devices[device].kind
-        seconds, tensors = float(problem.time[kind][op]), outputs.get(op, [])
+        seconds = float(problem.time[kind][op])
+        tensors = outputs.get(op, [])
         attributes = [
             _attribute("is_cpu_op", "bool", kind == "cpu"),
             _attribute("seconds", "double", seconds),
@@ -134,7 +135,8 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
 def _transfers(
     problem: Problem, simulation: Simulation, device: int
 ) -> Iterator[Message]:
-    transfers, graph = simulation.transfers, problem.graph
+    transfers = simulation.transfers
+    graph = problem.graph
     for k, tensor in enumerate(transfers.tensor.tolist()):
         ends = (int(transfers.source[k]), int(transfers.target[k]))
         if device not in ends:

@@ -13,8 +13,8 @@ from typing import Any
 from gnnplace.files import cache_folder
 from gnnplace.measurements import store_url
 from gnnplace.problem import machine, versions
+from gnnplace.units import age_text
 
-UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 KERNELS = "compiled kernels"
 PACKAGES = (
     "gnnplace",
@@ -44,12 +44,16 @@ class Cache:
         stats = list(self._stats())
         if not stats:
             return f"{self.path} (nothing)"
-        times, current = [stat.st_mtime for stat in stats], time.time()
+        times = [stat.st_mtime for stat in stats]
+        current = time.time()
         size = sum(stat.st_size for stat in stats)
-        count = "1 file" if len(stats) == 1 else f"{len(stats)} files"
-        ages = f"written {age(current - max(times))} ago"
+        if len(stats) == 1:
+            count = "1 file"
+        else:
+            count = f"{len(stats)} files"
+        ages = f"written {age_text(current - max(times))} ago"
         if len(stats) > 1:
-            ages = f"the newest {ages}, the oldest {age(current - min(times))} ago"
+            ages = f"the newest {ages}, the oldest {age_text(current - min(times))} ago"
         return f"{self.path} ({count}, {size} bytes, {ages})"
 
     def _stats(self) -> Iterator[stat_result]:
@@ -65,15 +69,7 @@ class Cache:
                     continue
 
 
-def age(seconds: float) -> str:
-    """Format a time as a number of the largest unit that it has at least two of."""
-    for unit, name in UNITS:
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return "a moment"
-
-
-def environment() -> dict[str, dict[str, Any]]:
+def describe_environment() -> dict[str, dict[str, Any]]:
     """Versions, this machine, and caches with their sizes and ages, as plain data."""
     return {
         "versions": versions(PACKAGES),

@@ -22,7 +22,7 @@ from gnnplace.explaining import (
     Side,
 )
 from gnnplace.placers import Result
-from gnnplace.report.units import bytes_text, names_text, seconds_text
+from gnnplace.units import bytes_text, names_text, seconds_text
 
 MOST_ROWS = 12
 IDLE = ("other_device", "transfer", "messages", "nothing_left")
@@ -36,8 +36,12 @@ HEADINGS = (
 
 def explanation_parts(explanation: Explanation) -> Iterator[str | Table]:
     """Format an explanation as lines and tables."""
-    simulation, bounds = explanation.simulation, explanation.bounds
-    gap = simulation.step_time / bounds.best - 1.0 if bounds.best > 0 else 0.0
+    simulation = explanation.simulation
+    bounds = explanation.bounds
+    if bounds.best > 0:
+        gap = simulation.step_time / bounds.best - 1.0
+    else:
+        gap = 0.0
     yield (
         f"{explanation.problem.name}: predicted step {seconds_text(simulation.step_time)}; no "
         f"placement can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is "
@@ -50,7 +54,7 @@ def explanation_parts(explanation: Explanation) -> Iterator[str | Table]:
     yield f"critical path: {ops} ops; {shares}"
     yield _path_table(explanation)
     yield _device_table(explanation)
-    if explanation.asked:
+    if explanation.question:
         yield _alternatives_table(explanation)
     if explanation.prices is not None:
         yield _prices_table(explanation)
@@ -67,7 +71,8 @@ def _path_table(explanation: Explanation) -> Table:
     table = _table(
         "critical path by module", "module", "seconds", "share", *PIECE_KINDS
     )
-    rows, total = explanation.by_module(), explanation.simulation.step_time
+    rows = explanation.by_module()
+    total = explanation.simulation.step_time
     if len(rows) > MOST_ROWS:
         remaining = {
             k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in PIECE_KINDS
@@ -97,17 +102,20 @@ def _device_table(explanation: Explanation) -> Table:
 
 
 def _alternatives_table(explanation: Explanation) -> Table:
-    devices = ", ".join(explanation.where)
-    title = f"{explanation.asked}, now on {devices}: the step with it elsewhere"
+    devices = ", ".join(explanation.current_devices)
+    title = f"{explanation.question}, now on {devices}: the step with it elsewhere"
     table = _table(title, "device", "ops moved", "step", "change", "remarks")
-    for choice in explanation.others:
+    for choice in explanation.alternatives:
         name = explanation.problem.cluster.devices[choice.device].name
         if not np.isfinite(choice.step_time):
             table.add_row(name, str(choice.num_moved), "-", "-", choice.fault)
             continue
         change = choice.step_time / explanation.simulation.step_time - 1.0
         unmoved = "" if choice.num_moved else "as it is"
-        remark = f"cannot be: {choice.fault}" if choice.fault else unmoved
+        if choice.fault:
+            remark = f"cannot be: {choice.fault}"
+        else:
+            remark = unmoved
         table.add_row(
             name,
             str(choice.num_moved),
@@ -128,10 +136,11 @@ def _prices_table(explanation: Explanation) -> Table:
     )
     for price in explanation.prices or ():
         share = price.gain / explanation.searched
-        cost = (
-            f"{seconds_text(price.gain)} ({share:.1%})" if price.gain > 0 else "nothing"
-        )
-        table.add_row(price.what, seconds_text(price.step_time), cost, price.note)
+        if price.gain > 0:
+            cost = f"{seconds_text(price.gain)} ({share:.1%})"
+        else:
+            cost = "nothing"
+        table.add_row(price.constraint, seconds_text(price.step_time), cost, price.note)
     return table
 
 
@@ -149,9 +158,9 @@ def explanation_data(explanation: Explanation) -> dict[str, Any]:
         "critical_path": _path_data(explanation, names),
         "devices": devices,
     }
-    if explanation.asked:
-        data["asked"] = explanation.asked
-        data["now"] = list(explanation.where)
+    if explanation.question:
+        data["asked"] = explanation.question
+        data["now"] = list(explanation.current_devices)
         data["elsewhere"] = {
             names[alternative.device]: {
                 "step_time": _finite(alternative.step_time),
@@ -159,12 +168,12 @@ def explanation_data(explanation: Explanation) -> dict[str, Any]:
                 "feasible": not alternative.fault,
                 "reason": alternative.fault or None,
             }
-            for alternative in explanation.others
+            for alternative in explanation.alternatives
         }
     if explanation.prices is not None:
         data["constraints"] = [
             {
-                "constraint": price.what,
+                "constraint": price.constraint,
                 "step_time": _finite(price.step_time),
                 "costs": _finite(price.gain),
             }
@@ -193,12 +202,15 @@ def _path_data(explanation: Explanation, device_names: list[str]) -> dict[str, A
 
 
 def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    if np.isfinite(value):
+        return value
+    return None
 
 
 def difference_parts(difference: PlacementDifference) -> Iterator[str | Table]:
     """Format a difference as lines and tables."""
-    first, second = difference.before, difference.after
+    first = difference.before
+    second = difference.after
     num_moved = sum(move.ops for move in difference.moves)
     yield (
         f"step {seconds_text(first.step_time)} -> {seconds_text(second.step_time)} "
@@ -230,7 +242,9 @@ def difference_parts(difference: PlacementDifference) -> Iterator[str | Table]:
 
 def _change(before: float, after: float) -> str:
     comparable = np.isfinite(before) and np.isfinite(after) and before > 0
-    return f"{after / before - 1.0:+.1%}" if comparable else "not comparable"
+    if comparable:
+        return f"{after / before - 1.0:+.1%}"
+    return "not comparable"
 
 
 def difference_data(difference: PlacementDifference) -> dict[str, Any]:
@@ -280,10 +294,12 @@ def _next(advice: Advice, result: Result) -> str:
             f"{best.option}: about {best.speedup:.1f}x ({seconds_text(best.step_time)}, simulated "
             "without profiling; --microbatches auto profiles each number)"
         )
-    best_move, shortest = None, math.inf
+    best_move = None
+    shortest = math.inf
     for idle in advice.idle:
         if idle.step_time is not None and idle.step_time < shortest:
-            best_move, shortest = idle, idle.step_time
+            best_move = idle
+            shortest = idle.step_time
     if best_move is not None:
         speedup = result.step_time / max(shortest, 1e-300)
         if speedup >= WORTH:

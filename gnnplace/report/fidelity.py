@@ -24,12 +24,12 @@ from gnnplace.measurements import (
     write_calibration,
 )
 from gnnplace.problem import machine, problem_to_data, write_cluster
-from gnnplace.report import html, seconds_text
+from gnnplace.report import html
 from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
 from gnnplace.report.timeline import Timeline, from_simulation
-from gnnplace.report.units import page_seconds
 from gnnplace.report.viewer import viewer
 from gnnplace.simulation import simulate
+from gnnplace.units import milliseconds_text, page_seconds, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -48,7 +48,10 @@ def study_table(study: Study) -> Table:
 
 def _cells(row: FidelityRow) -> tuple[str, ...]:
     if row.measured is None:
-        shown = "-" if row.predicted is None else seconds_text(row.predicted)
+        if row.predicted is None:
+            shown = "-"
+        else:
+            shown = seconds_text(row.predicted)
         return (row.name, shown, "-", "-", row.error, "-")
     return (
         row.name,
@@ -106,7 +109,10 @@ def study_data(study: Study) -> dict[str, Any]:
     """Return the study as plain data."""
     halves = study.typical_repeated
     measured = halves is not None and np.isfinite(halves.spearman)
-    top = ceiling(halves.spearman) if halves is not None and measured else None
+    if halves is not None and measured:
+        top = ceiling(halves.spearman)
+    else:
+        top = None
     return {
         "model": study.model,
         "cluster": study.cluster,
@@ -135,12 +141,15 @@ def _finite(found: Agreement | None) -> dict[str, Any]:
 
 def _with_messages(study: Study) -> Sequence[Sample]:
     """Return the runs whose messages were measured and not simulated."""
-    return study.samples if study.mode == "measured" else ()
+    if study.mode == "measured":
+        return study.samples
+    return ()
 
 
 def write_study(study: Study, folder: Path) -> None:
     """Figures, a page, the calibration, and a calibrated problem and cluster."""
-    c, problem = study.calibration, study.problem
+    c = study.calibration
+    problem = study.problem
     write_json(folder / "fidelity.json", study_data(study))
     write_text(folder / "fidelity.html", _page(study))
     write_calibration(folder / "calibration.json", c, study.overlap)
@@ -184,12 +193,11 @@ def agreement_plot(rows: Sequence[FidelityRow], title: str) -> Figure:
 
 
 def _dots(name: str, points: Sequence[tuple[str, float, float]], colour: str) -> Series:
-    x, y = (
-        [1e3 * measured for _, measured, _ in points],
-        [1e3 * time for *_, time in points],
-    )
+    x = [1e3 * measured for _, measured, _ in points]
+    y = [1e3 * time for *_, time in points]
     labels = [
-        f"{placement}, {name}: {1e3 * predicted:.4g} ms, measured {1e3 * measured:.4g} ms"
+        f"{placement}, {name}: {milliseconds_text(predicted)} ms, "
+        f"measured {milliseconds_text(measured)} ms"
         for placement, measured, predicted in points
     ]
     return Series(name, x, y, told=labels, joined="none", colour=colour)
@@ -217,10 +225,8 @@ def _viewer(study: Study) -> list[html.Html]:
     def off(sample: Sample) -> float:
         return abs(float(np.log(predicted[sample.name] / sample.measured)))
 
-    fastest, most_off = (
-        min(samples, key=lambda sample: sample.measured),
-        max(samples, key=off),
-    )
+    fastest = min(samples, key=lambda sample: sample.measured)
+    most_off = max(samples, key=off)
     steps = [_step(fastest, "the fastest"), _step(most_off, "the most off")]
     return [viewer(steps, title="Two placements as they were predicted")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnnplace.planning import FitAnswer, FitChange
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 SHOWN = 5  # changes
 PARTS = {
@@ -22,17 +22,23 @@ PARTS = {
 
 def fit_lines(answer: FitAnswer) -> list[str]:
     """Format what `gnnplace plan --fits` prints."""
-    setting, parts = answer.setting, answer.parts
+    setting = answer.setting
+    parts = answer.parts
     framework = setting.framework
     verdict = "fits" if answer.fits else "does not fit"
-    chance = (
-        ""
-        if answer.answer.fits is None
-        else f" ({answer.answer.fits:.0%} likely to fit)"
-    )
-    model = "" if answer.job is None else f"{answer.job.model} "
+    if answer.answer.fits is None:
+        chance = ""
+    else:
+        chance = f" ({answer.answer.fits:.0%} likely to fit)"
+    if answer.job is None:
+        model = ""
+    else:
+        model = f"{answer.job.model} "
     adapters = setting.decoder.adapters
-    trained = "" if adapters is None else f"{adapters.label}, "
+    if adapters is None:
+        trained = ""
+    else:
+        trained = f"{adapters.label}, "
     # What was asked, and the verdict.
     lines = [
         f"{model}on {setting.cluster.name}: {verdict}{chance}",
@@ -62,7 +68,10 @@ def fit_lines(answer: FitAnswer) -> list[str]:
             f"{bytes_text(answer.nearest.parts.lacking)}"
         )
     for number, change in enumerate(answer.changes[:SHOWN]):
-        label = "smallest change that fits" if number == 0 else "or"
+        if number == 0:
+            label = "smallest change that fits"
+        else:
+            label = "or"
         lines.append(
             f"  {label}: {change.change}: {bytes_text(change.parts.total)}, "
             f"{seconds_text(change.step_time)} a step"
@@ -72,7 +81,8 @@ def fit_lines(answer: FitAnswer) -> list[str]:
 
 def fit_data(answer: FitAnswer) -> dict[str, Any]:
     """Return what `gnnplace plan --fits --json` prints."""
-    framework, adapters = answer.setting.framework, answer.setting.decoder.adapters
+    framework = answer.setting.framework
+    adapters = answer.setting.decoder.adapters
     return {
         "model": None if answer.job is None else answer.job.model,
         "cluster": answer.setting.cluster.name,

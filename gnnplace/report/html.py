@@ -66,7 +66,10 @@ def share(part: float, mark: float | None = None) -> Html:
         part: how much of it is filled, 0..1.
         mark: where a line stands across it, 0..1.
     """
-    line = "" if mark is None else f'<em style="left:{100 * mark:.1f}%"></em>'
+    if mark is None:
+        line = ""
+    else:
+        line = f'<em style="left:{100 * mark:.1f}%"></em>'
     return Html(
         f'<span class="share"><i style="width:{100 * part:.1f}%"></i>{line}</span>'
     )

@@ -22,20 +22,20 @@ from gnnplace.plans import (
     gain_at_scale,
     published_gain,
 )
-from gnnplace.plans import advice_hours as hours
 from gnnplace.plans import advice_sentence as sentence
 from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import Axis, Series, chart, svg
-from gnnplace.report.units import page_seconds, seconds_text
+from gnnplace.units import page_seconds, seconds_text, training_text
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
 
 
-def study_data(study: HybridStudy) -> dict[str, Any]:
+def hybrid_study_data(study: HybridStudy) -> dict[str, Any]:
     """Return the study as plain data, in seconds."""
-    published, best = published_gain(study.name), study.advice.best
+    published = published_gain(study.name)
+    best = study.advice.best
     return {
         "model": study.what,
         "devices": study.devices,
@@ -70,9 +70,10 @@ def row_data(row: SplitRow) -> dict[str, Any]:
     }
 
 
-def study_lines(study: HybridStudy) -> list[str]:
+def hybrid_study_lines(study: HybridStudy) -> list[str]:
     """Format the lines below the table."""
-    num_devices, cross = study.devices, study.advice.crossover
+    num_devices = study.devices
+    cross = study.advice.crossover
     lines = [
         f"{quantity.replace('_', '-')}: {source}"
         for quantity, source in study.origin.items()
@@ -92,12 +93,14 @@ def study_lines(study: HybridStudy) -> list[str]:
 
 
 def _published_lines(study: HybridStudy) -> list[str]:
-    published, gain = published_gain(study.name), gain_at_scale(study.rows)
-    alone, lines = best_data_parallel(study.rows), []
+    published = published_gain(study.name)
+    gain = gain_at_scale(study.rows)
+    alone = best_data_parallel(study.rows)
+    lines = []
     if gain is not None and alone is not None:
         lines.append(
             f"best hybrid over the best data parallelism alone ({alone.total_devices} devices, "
-            f"{hours(alone.seconds)}): {gain:+.1%} (predicted)"
+            f"{training_text(alone.seconds)}): {gain:+.1%} (predicted)"
         )
     if published is not None:
         lines.append(
@@ -127,7 +130,7 @@ def split_cells(row: SplitRow, shown: Callable[[float], str], remark: str) -> li
         str(row.global_batch),
         str(row.steps),
         "-" if row.epochs is None else f"{row.epochs:.4g}",
-        hours(row.seconds),
+        training_text(row.seconds),
         remark,
     ]
 
@@ -179,7 +182,7 @@ def hybrid_page(study: HybridStudy) -> str:
     picture = hybrid_plot(study.rows, title=f"{title}: time to converge", note=note)
     origins = [
         line
-        for line in study_lines(study)
+        for line in hybrid_study_lines(study)
         if line != sentence(study.advice, study.devices)
     ]
     parts = [
@@ -196,7 +199,8 @@ def hybrid_page(study: HybridStudy) -> str:
 
 
 def _cards(study: HybridStudy) -> list[tuple[str, str]]:
-    best, gain = study.advice.best, study.advice.gain
+    best = study.advice.best
+    gain = study.advice.gain
     if best is None:
         return [("none", "no split ends")]
     cards = [
@@ -204,7 +208,7 @@ def _cards(study: HybridStudy) -> list[tuple[str, str]]:
             f"{best.groups} x {best.devices}",
             "groups x devices of a group, the best split",
         ),
-        (hours(best.seconds), "predicted time to converge"),
+        (training_text(best.seconds), "predicted time to converge"),
     ]
     return [
         *cards,
@@ -253,7 +257,7 @@ def hybrid_plot(rows: Sequence[SplitRow], *, title: str, note: str) -> Figure:
     counts = sorted({count for one in series for count in one.x})
     axes = (
         Axis("devices", logarithmic=True, ticks=counts),
-        Axis("time to converge", logarithmic=True, ticks=ticks, text=hours),
+        Axis("time to converge", logarithmic=True, ticks=ticks, text=training_text),
     )
     return chart(series, axes, title=title, note=note)
 
@@ -264,7 +268,8 @@ def _line(name: str, line: Sequence[SplitRow]) -> Series:
         [row.total_devices for row in line],
         [row.seconds for row in line],
         told=[
-            f"{row.total_devices} devices, {row.groups} x {row.devices}: {hours(row.seconds)}"
+            f"{row.total_devices} devices, {row.groups} x {row.devices}: "
+            f"{training_text(row.seconds)}"
             for row in line
         ],
     )

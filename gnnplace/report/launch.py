@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.launch import LaunchAnswer, priced_spec
 from gnnplace.plans import Plan, device_peaks, roofline_line
 from gnnplace.report.plans import job_words
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.launch import LaunchFile
@@ -75,12 +75,13 @@ def launch_answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[s
         model: As it was named.
         cluster: As it was named.
     """
-    answer, framework, sizes = (
-        found.answer,
-        found.setting.framework,
-        found.setting.decoder,
-    )
-    adapters = [] if sizes.adapters is None else [sizes.adapters.label]
+    answer = found.answer
+    framework = found.setting.framework
+    sizes = found.setting.decoder
+    if sizes.adapters is None:
+        adapters = []
+    else:
+        adapters = [sizes.adapters.label]
     if answer.step_time is None:
         return [f"{model} on {cluster}: {found.plan.words}: {answer.reason}"]
     lines = [

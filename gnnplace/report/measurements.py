@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.measurements import Calibrated, Calibration, Forward, StoredRun
-from gnnplace.report.units import seconds_text
+from gnnplace.units import seconds_text
 
 COLUMNS = (
     "run",
@@ -51,7 +51,8 @@ def _cells(run: StoredRun) -> tuple[str, ...]:
 
 def calibration_table(found: Calibrated) -> Table:
     """Error and bias of every problem before and after."""
-    samples, held_out = found.samples, found.held_out
+    samples = found.samples
+    held_out = found.held_out
     table = Table(
         "problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after"
     )
@@ -67,7 +68,8 @@ def calibration_table(found: Calibrated) -> Table:
             samples[rows[0]].problem.name,
             str(samples[rows[0]].problem.microbatches),
         ]
-        cells = ["all", "-"] if len(rows) == len(samples) and len(groups) > 1 else cells
+        if len(rows) == len(samples) and len(groups) > 1:
+            cells = ["all", "-"]
         for predicted in (uncalibrated, held_out):
             error = (np.array([predicted[i] for i in rows]) - measured) / measured
             cells += [f"{np.abs(error).mean():.1%}", f"{error.mean():+.1%}"]

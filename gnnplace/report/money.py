@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from gnnplace.errors import InputError
 from gnnplace.plans import Plan
 from gnnplace.problem import ASSUMED_WATTS, Cluster, figures, known_kind
-from gnnplace.report.units import count_text
+from gnnplace.units import HOUR, count_text
 
-HOUR, BILLION = 3600.0, 1e9
+BILLION = 1e9
 MOST_PRICE = 1e6
 
 
@@ -93,7 +93,8 @@ def compute_cost(
         prices: USD a GPU-hour by kind, of every kind of the cluster.
         run_tokens: Of a whole run; None where none are asked for.
     """
-    rate = watts = 0.0
+    rate = 0.0
+    watts = 0.0
     for kind, count in Counter(device.kind for device in cluster.devices).items():
         card = figures(kind)
         rate += count * prices[known_kind(kind) or kind]
@@ -181,7 +182,10 @@ def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
         words.append(f"{_usd(cost.run)} for {count_text(tokens)} tokens")
     lines = [f"  costs {', '.join(words)}, at the prices that were given"]
     if cost.kilowatt_hours is not None:
-        unit = "a thousand steps" if cost.billion_tokens is None else "a billion tokens"
+        if cost.billion_tokens is None:
+            unit = "a thousand steps"
+        else:
+            unit = "a billion tokens"
         lines.append(
             f"  {cost.kilowatt_hours:,.3g} kWh {unit} at the cards' power limits"
         )
@@ -192,7 +196,9 @@ def _usd(amount: float) -> str:
     """Format dollars with cents where they matter."""
     if amount >= 1000:
         return f"${amount:,.0f}"
-    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.3g}"
+    if amount >= 1:
+        return f"${amount:,.2f}"
+    return f"${amount:.3g}"
 
 
 def machine_lines(
@@ -216,8 +222,14 @@ def machine_lines(
         ]
         if name in costs:
             cost = costs[name]
-            amount = cost.step if cost.billion_tokens is None else cost.billion_tokens
-            unit = "step" if cost.billion_tokens is None else "billion tokens"
+            if cost.billion_tokens is None:
+                amount = cost.step
+            else:
+                amount = cost.billion_tokens
+            if cost.billion_tokens is None:
+                unit = "step"
+            else:
+                unit = "billion tokens"
             words.append(f"{_usd(amount)} a {unit}")
         lines.append(f"{name:{width}}  {', '.join(words)}")
     return lines

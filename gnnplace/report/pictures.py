@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -37,7 +37,10 @@ from gnnplace.report import html
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Scale
-    from matplotlib.figure import Figure as Figure
+    from matplotlib.figure import Figure
+
+Picture: TypeAlias = "Figure"
+"""A picture that `chart` drew and `svg` writes: matplotlib's own."""
 
 SPACE = "http://www.w3.org/2000/svg"
 FONT = "font-family: 'DejaVu Sans', sans-serif"
@@ -135,7 +138,9 @@ COLOURS = (
     "#000000",
     "#999999",
 )
-BLUE, VERMILION, GREY = COLOURS[0], COLOURS[1], COLOURS[-1]
+BLUE = COLOURS[0]
+VERMILION = COLOURS[1]
+GREY = COLOURS[-1]
 DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^")  # a set of colours each
 KINDS = (".svg", ".html")
 WIDE, SQUARE = (10.5, 5.8), (8.6, 5.8)  # of pictures, in 72 pixels
@@ -255,10 +260,8 @@ def _figure(title: str, size: tuple[float, float]) -> Figure:
 
 
 def _draw(plot: Axes, one: Series, number: int) -> None:
-    colour, turn = (
-        one.colour or COLOURS[number % len(COLOURS)],
-        number // len(COLOURS) % 3,
-    )
+    colour = one.colour or COLOURS[number % len(COLOURS)]
+    turn = number // len(COLOURS) % 3
     [line] = plot.plot(
         one.x,
         one.y,
@@ -364,7 +367,8 @@ def _shade(
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("shades", [PALE, DEEP])
-    values, names = np.array(list(table.values())), list(table)
+    values = np.array(list(table.values()))
+    names = list(table)
     shown = np.ma.masked_invalid(values)
     cells = plot.pcolormesh(
         shown, cmap=colours, vmin=0, vmax=most, edgecolors="w", clip_on=False
@@ -373,7 +377,10 @@ def _shade(
     for row, column in np.argwhere(np.isfinite(values)).tolist():
         number = f"{values[row, column]:.1f}"
         texts[row, column] = f"{names[row]}, {columns[column]}: {number} {unit}"
-        colour = "w" if values[row, column] > 0.6 * most else "#222222"
+        if values[row, column] > 0.6 * most:
+            colour = "w"
+        else:
+            colour = "#222222"
         place = (column + 0.5, row + 0.5)
         plot.text(*place, number, ha="center", va="center", fontsize=8, color=colour)
     cells.set_gid(told(list(texts.values())))

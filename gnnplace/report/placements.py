@@ -22,10 +22,10 @@ from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_simulation
 from gnnplace.report.trace import write_trace
-from gnnplace.report.units import bytes_text, faults_text
-from gnnplace.report.units import page_seconds as seconds_text
 from gnnplace.report.viewer import viewer
 from gnnplace.simulation import Simulation, simulate
+from gnnplace.units import bytes_text, faults_text
+from gnnplace.units import page_seconds as seconds_text
 
 MOST_MOVES = 16
 MOST_STEPS = 6  # timelines of one page
@@ -120,7 +120,10 @@ def write_report(
 
 def _row(placement: Placement, simulation: Simulation, name: str) -> Row:
     bound = placement.lower_bound
-    gap = simulation.step_time / bound - 1 if bound else None
+    if bound:
+        gap = simulation.step_time / bound - 1
+    else:
+        gap = None
     return Row(
         placer=name,
         predicted=simulation.step_time if np.isfinite(simulation.step_time) else None,
@@ -173,13 +176,12 @@ def placements_page(
     parts.append(html.footer(f"gnnplace {version('gnnplace')}"))
     title = f"{problem.name} on {problem.num_devices} devices"
     estimated = float(problem.estimated.mean())
-    origin = (
-        "measured"
-        if estimated == 0
-        else "estimated"
-        if estimated == 1
-        else "partly measured"
-    )
+    if estimated == 0:
+        origin = "measured"
+    elif estimated == 1:
+        origin = "estimated"
+    else:
+        origin = "partly measured"
     facts = (
         f"{problem.num_ops:,} ops in {problem.num_units:,} placement units, "
         f"{problem.microbatches} micro-batch{'es' if problem.microbatches > 1 else ''}, "
@@ -263,7 +265,8 @@ def _devices(step: Timeline) -> list[Html]:
     simulation = step.simulation
     if simulation is None or not np.isfinite(step.step_time):
         return []
-    total, lines = max(step.step_time, 1e-300), []
+    total = max(step.step_time, 1e-300)
+    lines = []
     for d, spent in enumerate(device_times(Causes(step.problem, simulation))):
         limit = float(step.problem.cluster.memory[d])
         shares = [
@@ -325,7 +328,8 @@ def _moves(before: Timeline, after: Timeline) -> list[Html]:
 
 def _moved(found: PlacementDifference, before: Timeline, after: Timeline) -> str:
     num_moved = sum(move.ops for move in found.moves)
-    first, then = found.before, found.after
+    first = found.before
+    then = found.after
     change = ""
     if (
         np.isfinite(first.step_time)

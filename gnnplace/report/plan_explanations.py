@@ -17,7 +17,7 @@ from gnnplace.explaining import (
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.plans import basis_line, interval_share
 from gnnplace.report.rates import rates_line
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 MOST = 3  # changes that are told
 MOST_CAUSES = 4
@@ -27,9 +27,10 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
     """Format what `gnnplace explain PLAN.json` prints."""
     step, (low, high) = found.step_time, found.interval
     share = interval_share(found.plan.file)
-    range_told = (
-        f"({seconds_text(low)} to {seconds_text(high)} in {share}), " if high else ""
-    )
+    if high:
+        range_told = f"({seconds_text(low)} to {seconds_text(high)} in {share}), "
+    else:
+        range_told = ""
     lines = [
         f"{found.plan.file.model} on {found.plan.file.cluster}: {seconds_text(step)} a step, "
         f"predicted {range_told}{found.plan.shape}",
@@ -77,7 +78,10 @@ def measured_lines(
         interval: that holds most steps.
         causes: what would explain the gap, the likeliest first.
     """
-    place = "inside" if interval[0] <= steps.seconds <= interval[1] else "outside"
+    if interval[0] <= steps.seconds <= interval[1]:
+        place = "inside"
+    else:
+        place = "outside"
     gap = steps.seconds - step
     origin = ""
     if steps.source:
@@ -127,7 +131,8 @@ def part_lines(found: StepExplanation, step: float) -> list[str]:
     lines = [f"  bound by {PARTS[found.bound]}: {largest / step:.0%} of the step"]
     for name, seconds in sorted(found.parts.items(), key=lambda row: -row[1]):
         if seconds > 1e-3 * step:
-            share, time = seconds / step, seconds_text(seconds)
+            share = seconds / step
+            time = seconds_text(seconds)
             lines.append(f"    {share:6.1%}  {time:>9}  {PARTS[name]}")
     return lines
 
@@ -144,16 +149,18 @@ def change_lines(found: StepExplanation, step: float, *, fits: bool) -> list[str
     better = [change for change in found.changes if not fits or change.step_time < step]
     for change in better[:MOST]:
         lines.append(
-            f"    {change.told}: {seconds_text(change.step_time)} "
+            f"    {change.text}: {seconds_text(change.step_time)} "
             f"({change.step_time / step - 1:+.1%}), "
             f"{bytes_text(change.answer.peak or 0.0)} on the fullest device"
         )
-    return lines if better else [*lines, "    none that fits is faster"]
+    if better:
+        return lines
+    return [*lines, "    none that fits is faster"]
 
 
 def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
     """Return what `gnnplace explain FILE --json` of a launcher prints."""
-    changes = [{"change": x.told, **asdict(x.answer)} for x in found.changes]
+    changes = [{"change": x.text, **asdict(x.answer)} for x in found.changes]
     return {
         **launch_answer_data(found.answer),
         "parts": found.parts,
@@ -190,7 +197,7 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
         "memory": found.memory.model_dump(),
         "room": found.room,
         "changes": [
-            {"change": x.told, "step_time": x.step_time, "held": x.answer.peak}
+            {"change": x.text, "step_time": x.step_time, "held": x.answer.peak}
             for x in found.changes
         ],
         "tried": found.tried,

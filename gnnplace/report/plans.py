@@ -56,6 +56,7 @@ from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
+from gnnplace.units import milliseconds_text, step_text
 
 if TYPE_CHECKING:
     from gnnplace.run.planned import PlanRun as Run
@@ -72,15 +73,13 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     if not plan.feasible:
         head = f"{file.model} on {file.cluster}: not feasible"
         lines = [head, f"  {basis_line(plan)}", f"  {plan.reason}"]
-        return (
-            lines
-            if plan.op_placement is None
-            else [*lines, *_handed(plan.op_placement)]
-        )
+        if plan.op_placement is None:
+            return lines
+        return [*lines, *_handed(plan.op_placement)]
     low, high = file.interval or [0.0, 0.0]
     lines = [
-        f"{file.model} on {file.cluster}: {_time(plan.step_time)} a step, predicted "
-        f"({_time(low)} to {_time(high)} in {interval_share(file)}), {file.schedule}, "
+        f"{file.model} on {file.cluster}: {step_text(plan.step_time)} a step, predicted "
+        f"({step_text(low)} to {step_text(high)} in {interval_share(file)}), {file.schedule}, "
         f"{plan.microbatches} micro-batches of {file.microbatch_size} a replica",
         f"  {basis_line(plan)}",
     ]
@@ -88,7 +87,9 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     lines += [] if tokens is None else [f"  {run_line(file, plan.step_time, tokens)}"]
     lines += [f"  {short_words(file.words)}"] if file.words else []
     lines += stage_lines(file)
-    parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
+    parts = ", ".join(
+        f"{name} {step_text(s)}" for name, s in file.parts.items() if s > 0
+    )
     lines.append(f"  busiest rank: {parts}")
     fullest = max(file.memory, key=lambda name: file.memory[name].all)
     # A plan that was read and not priced has fewer parts of its bytes.
@@ -115,7 +116,9 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         )
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
-        lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
+        lines.append(
+            f"  bound {step_text(file.lower_bound)}, gap {gap:.1%}: {file.claim}"
+        )
     elif file.launcher and file.claim:
         lines.append(f"  {file.claim}")
     if plan.trials:
@@ -129,14 +132,22 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
 
 def interval_share(file: PlanFile) -> str:
     """Return what part of steps a plan's interval holds, in words."""
-    return "nine of ten" if file.source == "captured" else "four of five"
+    if file.source == "captured":
+        return "nine of ten"
+    return "four of five"
 
 
 def basis_line(plan: Plan) -> str:
     """Format what was planned for, which of it was a default, and where the prices come from."""
     file = plan.file
-    length = None if file.tokens is None else file.tokens // file.batch
-    adapters = [] if file.lora is None else [parse_adapters(file.lora).label]
+    if file.tokens is None:
+        length = None
+    else:
+        length = file.tokens // file.batch
+    if file.lora is None:
+        adapters = []
+    else:
+        adapters = [parse_adapters(file.lora).label]
     job = job_words(
         parameters=plan.parameters,
         batch=file.batch,
@@ -170,7 +181,10 @@ def job_words(
         options: Precision, optimizer and what else was chosen.
         defaults: Words of the options that nobody gave.
     """
-    words = [] if parameters is None else [f"{parameters:,} parameters"]
+    if parameters is None:
+        words = []
+    else:
+        words = [f"{parameters:,} parameters"]
     words.append(f"batch {batch}" + ("" if length is None else f" x {length:,} tokens"))
     words += options
     text = ", ".join(words)
@@ -183,13 +197,12 @@ def _tried(plan: Plan) -> list[str]:
     """Plans that were run here before the fastest was taken."""
     rows = []
     for trial in plan.trials:
-        measured = (
-            trial.fault
-            if trial.measured is None
-            else f"measured {_time(trial.measured)}"
-        )
+        if trial.measured is None:
+            measured = trial.fault
+        else:
+            measured = f"measured {step_text(trial.measured)}"
         rows.append(
-            f"  tried {trial.shape}: predicted {_time(trial.predicted)}, {measured}"
+            f"  tried {trial.shape}: predicted {step_text(trial.predicted)}, {measured}"
         )
     return rows
 
@@ -201,11 +214,15 @@ def _handed(faster: OpPlacement, step_time: float | None = None) -> list[str]:
         faster: The placement.
         step_time: Seconds of the plan's step; None where no plan fits.
     """
-    against = (
-        "where no plan fits" if step_time is None else f"against {_time(step_time)}"
-    )
-    run = f"; run `{faster.command}`" if faster.command else ""
-    return [f"  op placement is faster: {_time(faster.step_time)} {against}{run}"]
+    if step_time is None:
+        against = "where no plan fits"
+    else:
+        against = f"against {step_text(step_time)}"
+    if faster.command:
+        run = f"; run `{faster.command}`"
+    else:
+        run = ""
+    return [f"  op placement is faster: {step_text(faster.step_time)} {against}{run}"]
 
 
 def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
@@ -220,11 +237,11 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
             continue
         excess = plan.step_time / best.step_time - 1.0
         lines.append(
-            f"  {name:10} {_time(plan.step_time):>12}  {excess:+7.1%}  {plan.shape}"
+            f"  {name:10} {step_text(plan.step_time):>12}  {excess:+7.1%}  {plan.shape}"
         )
     if best.file.lower_bound:
         lines.append(
-            f"  {'bound':10} {_time(best.file.lower_bound):>12}  {best.file.claim}"
+            f"  {'bound':10} {step_text(best.file.lower_bound):>12}  {best.file.claim}"
         )
     return lines
 
@@ -235,7 +252,8 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
     for name, plan in (("before", before), ("after", after)):
         seconds = plan.file.step_time
         price = "not priced (plan --given prices it)"
-        price = price if seconds is None else f"{_time(seconds)} a step, predicted"
+        if seconds is not None:
+            price = f"{step_text(seconds)} a step, predicted"
         lines.append(f"{name}: {price}, {plan.shape}")
     moves = moved_between(before, after)
     lines.append(f"{len(moves)} modules moved")
@@ -258,7 +276,8 @@ def stage_lines(file: PlanFile) -> list[str]:
 
 def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
     """Lines of stages of which those of equal keys that follow each other are one."""
-    lines, begin = [], 0
+    lines = []
+    begin = 0
     for k in range(1, len(alike) + 1):
         if k < len(alike) and alike[k] == alike[begin]:
             continue
@@ -267,15 +286,21 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
                 len({layer for m in stage.modules if (layer := layer_of(m))})
                 for stage in file.stages[begin:k]
             ]
-            fewest, largest = min(counts), max(counts)
-            description = (
-                "alike"
-                if not largest
-                else f"{largest if fewest == largest else f'{fewest} to {largest}'}"
-            )
+            fewest = min(counts)
+            largest = max(counts)
+            if not largest:
+                description = "alike"
+            else:
+                description = (
+                    f"{largest if fewest == largest else f'{fewest} to {largest}'}"
+                )
             description += " layers each" if largest else ""
-            first, last = file.stages[begin], file.stages[k - 1]
-            until = f" to {last.rows[-1][-1]}" if first.rows != last.rows else ""
+            first = file.stages[begin]
+            last = file.stages[k - 1]
+            if first.rows != last.rows:
+                until = f" to {last.rows[-1][-1]}"
+            else:
+                until = ""
             lines.append(
                 f"  stages {begin} to {k - 1}: {description}, {_mesh(first, until)}"
             )
@@ -309,8 +334,14 @@ def _meshed(stage: StageEntry) -> object:
 
 
 def _mesh(stage: StageEntry, until: str = "") -> str:
-    options = [f"ZeRO {stage.zero}"] if stage.zero else []
-    part = "attention of " if stage.recompute.kind == "selective" else ""
+    if stage.zero:
+        options = [f"ZeRO {stage.zero}"]
+    else:
+        options = []
+    if stage.recompute.kind == "selective":
+        part = "attention of "
+    else:
+        part = ""
     count = len(stage.recompute.modules)
     options += [f"{part}{count} segment{'s' * (count > 1)} recomputed"] if count else []
     options += ["gathered inputs kept as parts"] if stage.regather else []
@@ -319,13 +350,12 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
     return f"{summary}; {cut}" if (cut := split_words(stage)) else summary
 
 
-MEGATRON, ULYSSES, TOKENS, WHOLE = (
-    "Megatron",
-    "Ulysses",
-    "tokens, weights whole",
-    "whole",
-)
-GATHERED, ZIGZAG = "tokens, keys gathered", "tokens in zig-zag, keys gathered"
+MEGATRON = "Megatron"
+ULYSSES = "Ulysses"
+TOKENS = "tokens, weights whole"
+WHOLE = "whole"
+GATHERED = "tokens, keys gathered"
+ZIGZAG = "tokens in zig-zag, keys gathered"
 PARTS = {
     "P:experts": "experts apart",
     "P:width": "Megatron inside each expert",
@@ -354,7 +384,9 @@ def split_words(stage: StageEntry) -> str:
     layers have is told, of how many where they differ; of two axes of shards the outer one first.
     """
     axes = [_axis_words(stage, axis) for axis in range(len(stage.axes))]
-    return "; ".join(words for words in axes if words) if len(stage.rows[0]) > 1 else ""
+    if len(stage.rows[0]) > 1:
+        return "; ".join(words for words in axes if words)
+    return ""
 
 
 def _axis_words(stage: StageEntry, axis: int) -> str:
@@ -363,7 +395,10 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
     blocks: dict[str, dict[str, str]] = {}
     for name in (*stage.placements, *stage.members):
         path, _, call = name.removesuffix(".weight").partition("#")[0].rpartition(".")
-        word = stage.placements[name][place] if name in stage.placements else WHOLE
+        if name in stage.placements:
+            word = stage.placements[name][place]
+        else:
+            word = WHOLE
         word = WHOLE if word == "R" else word
         blocks.setdefault(path, {}).setdefault(
             call + ".w" * name.endswith(".weight"), word
@@ -372,15 +407,23 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
     for block in blocks.values():
         for part, words in _said_of(block).items():
             counters.setdefault(part, Counter())[words] += 1
-    between = " with sequence parallelism" if stage.borders[axis] == "tokens" else ""
+    if stage.borders[axis] == "tokens":
+        between = " with sequence parallelism"
+    else:
+        between = ""
     examples = stage.borders[axis] == "examples"
     lines = ["examples"] if examples else []
     for part in sorted({"experts"} & counters.keys() if examples else counters):
         counter = counters[part]
         words, times = counter.most_common(1)[0]
-        share = f" ({times} of {counter.total()})" if len(counter) > 1 else ""
+        if len(counter) > 1:
+            share = f" ({times} of {counter.total()})"
+        else:
+            share = ""
         lines.append(f"{part}: {words}{between if words == MEGATRON else ''}{share}")
-    return f"over {stage.axes[axis]} shards {', '.join(lines)}" if lines else ""
+    if lines:
+        return f"over {stage.axes[axis]} shards {', '.join(lines)}"
+    return ""
 
 
 def _said_of(block: Mapping[str, str]) -> dict[str, str]:
@@ -390,7 +433,10 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     ]
     calls = (word for call, word in block.items() if not call.endswith(".w"))
     by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
-    written = block.get("softmax") if "matmul" in block else None
+    if "matmul" in block:
+        written = block.get("softmax")
+    else:
+        written = None
     if (heads := block.get("scaled_dot_product_attention", written)) is not None:
         layouts = {
             "S1": MEGATRON if cut else ULYSSES,
@@ -405,7 +451,10 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
         return {"attention": words} | (
             {"feed-forward": MEGATRON} if feed_forward else {}
         )
-    parts = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
+    if "P:classes" in block.values():
+        parts = {"loss": PARTS["P:classes"]}
+    else:
+        parts = {}
     if (word := block.get("experts")) is not None:
         if word.endswith((":dispatch", ":spread")):
             return parts | {"experts": "dispatch"}
@@ -436,23 +485,24 @@ def run_lines(run: Run) -> list[str]:
                 f"the loss of step {numbers[0] + 1} is no finite number, nor one device's"
             )
     if run.measured is not None:
-        line = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"
+        line = (
+            f"measured {step_text(run.measured)} a step (median of {len(run.seconds)})"
+        )
         if file.step_time is not None:
-            inside = "inside" if run.covered else "outside"
+            if run.covered:
+                inside = "inside"
+            else:
+                inside = "outside"
             line += (
-                f", predicted {_time(file.step_time)} ({_time(low)} to {_time(high)}: the measured "
-                f"time is {inside})"
+                f", predicted {step_text(file.step_time)} ({step_text(low)} to "
+                f"{step_text(high)}: the measured time is {inside})"
             )
         lines += [line, rates_line(file, run.measured)]
     for name, times in run.beside.items():
         lines.append(
-            f"measured beside it, by turns: {name} {_time(median(times))} a step"
+            f"measured beside it, by turns: {name} {step_text(median(times))} a step"
         )
     return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
-
-
-def _time(seconds: float) -> str:
-    return f"{1e3 * seconds:.2f} ms" if seconds < 1.0 else f"{seconds:.3f} s"
 
 
 STAGE_LINES = 8  # of stages at most, where coarser ones serve
@@ -477,15 +527,16 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
         told: lines about a run of it.
     """
     file = plan.file
-    parts = [paragraph(plan.reason)] if plan.reason else []
+    if plan.reason:
+        parts = [paragraph(plan.reason)]
+    else:
+        parts = []
     parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
     parts += [heading("Stages"), _stages(plan), *_meshes(file)]
-    step, undrawn = (
-        plan_timeline(plan),
-        "too many passes to draw, or its file has no times",
-    )
+    step = plan_timeline(plan)
+    undrawn = "too many passes to draw, or its file has no times"
     parts += [paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])]
-    rows = [[name, f"{1e3 * s:.2f}"] for name, s in file.parts.items()]
+    rows = [[name, milliseconds_text(s, ".2f")] for name, s in file.parts.items()]
     parts += [
         heading("Where the busiest rank's time goes"),
         table(["part", "ms"], rows),
@@ -494,7 +545,8 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     parts += [heading("Time against memory")]
     parts += [paragraph("Plans that were timed, none worse than another in both.")]
     trades = [
-        [f"{size / 1e9:.2f} GB", f"{1e3 * s:.2f} ms"] for size, s in file.frontier
+        [f"{size / 1e9:.2f} GB", f"{milliseconds_text(s, '.2f')} ms"]
+        for size, s in file.frontier
     ]
     parts += [table(["fullest device", "step"], trades)]
     parts += [paragraph(notice) for notice in plan.notices]
@@ -524,7 +576,7 @@ def _stages(plan: Plan) -> Html:
     ]
     lines = []
     for k, stage in enumerate(plan.file.stages):
-        seconds = [f"{1e3 * s:.3g}" for s in stage.seconds] or ["", "", ""]
+        seconds = [milliseconds_text(s, ".3g") for s in stage.seconds] or ["", "", ""]
         lines.append(
             [
                 str(k),
@@ -649,15 +701,15 @@ def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
     covers = {
         f"stage {k}": [*stage.modules, *stage.members] for k, stage in enumerate(stages)
     }
-    kinds, modules = (
-        tuple(NAMES[word] for word in shown),
-        [_module(name) for name in names],
-    )
+    kinds = tuple(NAMES[word] for word in shown)
+    modules = [_module(name) for name in names]
     return Naming(kinds, kind, modules, covers, sized=False, why=WHY)
 
 
 def _kind(name: str) -> str:
-    return "end" if name.startswith("end") else next(k for k in name if k in PASS_KINDS)
+    if name.startswith("end"):
+        return "end"
+    return next(k for k in name if k in PASS_KINDS)
 
 
 def _module(name: str) -> str:

@@ -13,7 +13,10 @@ SHOWN = 30  # rows
 def priced_lines(priced: PricedTable) -> Iterator[str]:
     """Format the feasible plans, the fastest first, then the others with the reason."""
     order = priced.best_first()
-    environment = f", environment {priced.environment}" if priced.environment else ""
+    if priced.environment:
+        environment = f", environment {priced.environment}"
+    else:
+        environment = ""
     count = f"{len(order)} plans" if len(order) > 1 else "1 plan"
     tested = "by captured kernels"
     if priced.by_sizes:
@@ -33,10 +36,19 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
         rate = ""
         if answer.tokens_per_second is not None:
             rate = f"{answer.tokens_per_second:.0f}"
-        memory = "" if answer.peak is None else f"{answer.peak / 1e9:.1f} GB"
-        fits = "" if answer.fits is None else f"{answer.fits:.0%}"
+        if answer.peak is None:
+            memory = ""
+        else:
+            memory = f"{answer.peak / 1e9:.1f} GB"
+        if answer.fits is None:
+            fits = ""
+        else:
+            fits = f"{answer.fits:.0%}"
         within = f"{answer.low:.4g} to {answer.high:.4g} s"
-        why = "" if answer.feasible else f": {answer.reason}"
+        if answer.feasible:
+            why = ""
+        else:
+            why = f": {answer.reason}"
         yield (
             f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {memory:>8}  {fits:>4}  "
             f"{words}{why}"
@@ -59,11 +71,10 @@ def constant_lines(
         network: what the cluster's links say.
         kinds: of the cluster's devices.
     """
-    rails = (
-        f", {network.card / 1e9:.4g} GB/s a device between servers"
-        if network.card
-        else ""
-    )
+    if network.card:
+        rails = f", {network.card / 1e9:.4g} GB/s a device between servers"
+    else:
+        rails = ""
     fabric = network.fabric or "links of no measured fabric"
     yield (
         f"cluster: servers of {network.per_server}, {fabric} "

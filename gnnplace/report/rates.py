@@ -13,12 +13,11 @@ import re
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans import PlanFile
 from gnnplace.problem import figures, known_kind, load_cluster
-from gnnplace.report.units import count_text, days_text
+from gnnplace.units import DAY, HOUR, count_text, days_text
 
 TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}
 COUNT = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMBT]?)")
 LARGE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-DAY, HOUR = 86400.0, 3600.0
 
 
 def utilization(file: PlanFile, seconds: float) -> float | None:
@@ -37,12 +36,15 @@ def _kind(file: PlanFile) -> str | None:
     except GnnplaceError:
         return None
     table_kind = known_kind(kinds[0])
-    return kinds[0] if len(kinds) == 1 and table_kind not in (None, "cpu") else None
+    if len(kinds) == 1 and table_kind not in (None, "cpu"):
+        return kinds[0]
+    return None
 
 
 def rates_line(file: PlanFile, seconds: float) -> str:
     """Tokens or examples a second, of a device too, TFLOP/s and MFU of a step."""
-    devices, rate = len(file.memory), (file.tokens or file.batch) / max(seconds, 1e-12)
+    devices = len(file.memory)
+    rate = (file.tokens or file.batch) / max(seconds, 1e-12)
     figures = [f"{rate:,.0f} {file.unit}/s", f"{rate / devices:,.0f} a device"]
     if file.flops:
         figures.append(f"{file.flops / seconds / devices / 1e12:.3g} TFLOP/s a device")
@@ -58,7 +60,10 @@ def token_count(text: str, option: str = "--tokens") -> float:
     """
     match = COUNT.fullmatch(text.strip().upper())
     try:
-        count = float(text) if match is None else float(match[1]) * LARGE[match[2]]
+        if match is None:
+            count = float(text)
+        else:
+            count = float(match[1]) * LARGE[match[2]]
     except ValueError:
         count = 0.0
     if not 0 < count < 1e18:

@@ -148,9 +148,10 @@ def walk_road(
         ExecutionError: a worker died, hung or failed.
     """
     walking = walking or Walking()
-    road = (
-        _searched(walking, progress) if walking.auto else _captured(walking, progress)
-    )
+    if walking.auto:
+        road = _searched(walking, progress)
+    else:
+        road = _captured(walking, progress)
     warm(progress=progress, num_ops=road.problem.num_ops)
     road.results = compare(
         road.problem, budget=walking.budget, seed=walking.seed, progress=progress
@@ -223,7 +224,8 @@ def _execute(
 
 def _beside(road: Road, run: Callable[..., Executed], progress: Progress) -> None:
     """Run the whole batch on one device, and time eager PyTorch if it does the same work."""
-    walking, size = road.walking, road.chosen
+    walking = road.walking
+    size = road.chosen
     if size is not None and size.microbatches > 1 and road.sizes[0].program is not None:
         progress("executing the whole batch on one device")
         problem = road.sizes[0].problem
@@ -234,11 +236,13 @@ def _beside(road: Road, run: Callable[..., Executed], progress: Progress) -> Non
 
 
 def _name(result: Result | Failure) -> str:
-    return result[0] if isinstance(result, tuple) else result.placer
+    if isinstance(result, tuple):
+        return result[0]
+    return result.placer
 
 
 def _row(result: Result | Failure, runs: dict[str, Executed]) -> Row:
     run = runs.get(_name(result))
-    return (
-        make_row(result, run.execution, run.verification) if run else make_row(result)
-    )
+    if run:
+        return make_row(result, run.execution, run.verification)
+    return make_row(result)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Result
-from gnnplace.report.units import seconds_text
+from gnnplace.units import seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.run.checking import Verification
@@ -93,7 +93,9 @@ def _verdict(verification: Verification | None) -> str:
         return ""
     if verification.bitwise:
         return "bitwise equal"
-    return "within tolerance" if verification.passed else "DIFFERS"
+    if verification.passed:
+        return "within tolerance"
+    return "DIFFERS"
 
 
 WORDS = {
@@ -121,6 +123,14 @@ def legend(rows: Sequence[Row]) -> str:
     return "; ".join(meanings)
 
 
+def eager_line(times: Mapping[int, float]) -> str:
+    """Eager PyTorch's step times, by number of cores, in one line."""
+    shown = [
+        f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()
+    ]
+    return f"eager PyTorch, measured beside: {', '.join(shown)}"
+
+
 def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
     """Lower bound, and what the best placement leaves open.
 
@@ -138,7 +148,10 @@ def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
         f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}",
     ]
     single = next((row for row in placed if row.placer == "single"), None)
-    single_seconds = single.predicted if single is not None and may_split else None
+    if single is not None and may_split:
+        single_seconds = single.predicted
+    else:
+        single_seconds = None
     if single_seconds and best.predicted and best.predicted > 0.97 * single_seconds:
         lines.append(
             "no placer that was compared gains 3 % over one device (predicted)"

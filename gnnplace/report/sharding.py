@@ -1,4 +1,4 @@
-"""Splits of layers as lines and plain data: a search's answer, plans, and runs.
+"""Splits of layers as lines and plain data: a search's answer.
 
 A picture of a frontier: every trade of time for memory, the knee marked.
 
@@ -13,7 +13,6 @@ nothing overlaps. So its step has one lane, in which a device does one after the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
-from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
 from gnnplace.sharding import (
     FEWEST,
@@ -34,28 +32,24 @@ from gnnplace.sharding import (
     TIME,
     CostParts,
     Frontier,
-    Setting,
     ShardingProblem,
     ShardingResult,
-    expert,
-    greedy,
-    random_search,
 )
 from gnnplace.simulation import Simulator
+from gnnplace.units import bytes_text, milliseconds_text, page_seconds
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
     from gnnplace.sharding import GoalAnswer, LayerSplit, SplitGoal
 
-PROPOSALS = 1_000_000  # of the random search: less than a second
 WHOLE = "whole on every device"  # what a layer that is not split is called
 COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
 
 def split_data(
-    problem: ShardingProblem, result: ShardingResult, setting: Setting | None = None
+    problem: ShardingProblem, result: ShardingResult, split: LayerSplit | None = None
 ) -> dict[str, Any]:
-    """Return a split as plain data; a network's with what DDP costs and layers without a rule."""
+    """Return a split as plain data; a model's with its parts, what DDP costs, and its words."""
     return {
         "cost": result.cost,
         "memory": result.memory,
@@ -63,15 +57,21 @@ def split_data(
         "seconds": result.seconds,
         "exact": result.exact,
         **({} if result.exact or result.bound is None else {"bound": result.bound}),
-        **({} if setting is None else _beside(setting)),
+        **({} if split is None else _data_of_layers(split)),
     }
 
 
-def _beside(setting: Setting) -> dict[str, Any]:
+def _data_of_layers(split: LayerSplit) -> dict[str, Any]:
     return {
-        "data_parallel": vars(setting.ddp()) | {"total": setting.ddp().total},
-        "without_rule": {x.name: x.reason for x in setting.network.layers if x.reason},
+        "layers": {layer.name: layer.words for layer in split.words},
+        "without_rule": {x.name: x.reason for x in split.words if x.reason},
+        "predicted": _parts_data(split.predicted),
+        "data_parallel": _parts_data(split.data_parallel),
     }
+
+
+def _parts_data(parts: CostParts) -> dict[str, float]:
+    return vars(parts) | {"total": parts.total}
 
 
 def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
@@ -90,7 +90,10 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
     if goal.name != FEWEST:
         return []
     devices = answer.tables.problem.devices
-    count = "1 device" if devices == 1 else f"{devices} devices"
+    if devices == 1:
+        count = "1 device"
+    else:
+        count = f"{devices} devices"
     line = f"fewest devices within {within}: {count}"
     if answer.reasons:
         fewer = max(answer.reasons)
@@ -100,64 +103,49 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
 
 def split_lines(
     problem: ShardingProblem,
-    setting: Setting | None,
+    split: LayerSplit | None,
     result: ShardingResult,
     goal: str = TIME,
 ) -> list[str]:
-    """Format a split; a network's also with its cost in parts, beside what others would cost.
+    """Format a split; a model's in words, with its cost in parts beside data parallelism.
 
     Args:
         problem: The cost tables.
-        setting: The network that they are of; None for those of a file.
-        result: The split.
+        split: The split of a model's layers; None for that of a file.
+        result: What the search found.
         goal: What it is best in.
     """
-    if setting is not None:
-        return _network_lines(setting, problem, result, goal)
-    return _table_lines(problem, result, goal)
-
-
-def _network_lines(
-    setting: Setting, problem: ShardingProblem, result: ShardingResult, goal: str
-) -> list[str]:
-    width = max(len(layer.name) for layer in setting.network.layers)
-    layers, words = setting.network.layers, setting.words(result.configuration)
-    rows = strategies(setting, problem, result)
-    best, parallel = rows["this strategy"], rows["data parallelism"]
-    reasons = [(layer.name, layer.reason) for layer in layers]
-    head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
+    if split is None:
+        return _table_lines(problem, result, goal)
+    mesh = " x ".join(str(n) for n in split.mesh)
+    best, parallel = split.predicted, split.data_parallel
+    words = [layer.words for layer in split.words]
     return [
-        f"{head} in the cost model ({proof(result, goal)})",
-        *(
-            f"  {layer.name:{width}}  {text}"
-            for layer, text in zip(layers, words, strict=True)
-        ),
-        *_without_rule(reasons),
-        _heading(""),
-        *(_part_line(name, parts) for name, parts in rows.items()),
-        f"{versus(best, parallel, words, setting.devices)}; searched for {result.seconds:.3f} s",
+        f"{problem.name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a step",
+        *(f"  {line}" for line in split.lines()),
+        *_without_rule((layer.name, layer.reason) for layer in split.words),
+        _heading("predicted"),
+        *(_part_line(name, parts) for name, parts in strategies(split).items()),
+        f"{versus(best, parallel, words, problem.devices)}, as predicted",
+        f"searched for {result.seconds:.3f} s, {proof(result, goal)}",
     ]
 
 
-def strategies(
-    setting: Setting, problem: ShardingProblem, result: ShardingResult
-) -> dict[str, CostParts]:
-    """Price this strategy, data parallelism and what others would find, in this order."""
-    return {
-        "this strategy": setting.parts(result.configuration),
-        "data parallelism": setting.ddp(),
-        **{
-            name: setting.parts(rival)
-            for name, rival in _rivals(setting, problem).items()
-        },
-    }
+def strategies(split: LayerSplit) -> dict[str, CostParts]:
+    """Return what this strategy and data parallelism cost, in this order."""
+    return {"this strategy": split.predicted, "data parallelism": split.data_parallel}
 
 
 def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
     """Format a line that names every layer that no rule can split, and what becomes of it."""
     layers = [f"{name} ({reason})" for name, reason in reasons if reason]
-    count = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
-    return [f"{count} cannot be split freely: {'; '.join(layers)}"] if layers else []
+    if len(layers) == 1:
+        count = "1 layer"
+    else:
+        count = f"{len(layers)} layers"
+    if layers:
+        return [f"{count} cannot be split freely: {'; '.join(layers)}"]
+    return []
 
 
 def versus(
@@ -181,7 +169,10 @@ def _table_lines(
     lines = [
         f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs
     ]
-    memory = "" if result.memory is None else f", memory {result.memory:.6g} bytes"
+    if result.memory is None:
+        memory = ""
+    else:
+        memory = f", memory {result.memory:.6g} bytes"
     head = (
         f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
     )
@@ -192,19 +183,12 @@ def _table_lines(
     ]
 
 
-def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
-    start = setting.data_parallel()
-    return {
-        "expert": expert(setting, problem),
-        "greedy": greedy(problem),
-        "random search": random_search(problem, start, seed=0, proposals=PROPOSALS),
-    }
-
-
 def proof(result: ShardingResult, goal: str = TIME) -> str:
     """Say whether a split is proven best for a goal."""
     if goal == MEMORY:
-        return "proven least memory" if result.exact else "not proven least memory"
+        if result.exact:
+            return "proven least memory"
+        return "not proven least memory"
     if result.exact:
         return "proven best of all splits of its layers"
     if result.gap is None:
@@ -226,7 +210,7 @@ def _part_line(name: str, parts: CostParts) -> str:
         parts.gradient,
         parts.resharding,
     )
-    columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
+    columns = " ".join(f"{milliseconds_text(value, '7.4g')} ms" for value in seconds)
     return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
 
 
@@ -234,7 +218,10 @@ def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
     """All points of a frontier, the knee marked."""
     lines = [frontier_title(problem, answer), f"{'cost':>16}  {'memory (bytes)':>16}"]
     for k, point in enumerate(answer.points):
-        memory = "unknown" if point.memory is None else f"{point.memory:.10g}"
+        if point.memory is None:
+            memory = "unknown"
+        else:
+            memory = f"{point.memory:.10g}"
         knee = "  <- knee" if k == answer.knee else ""
         lines.append(f"{point.cost:16.10g}  {memory:>16}{knee}")
     return [*lines, f"searched for {answer.seconds:.3f} s"]
@@ -242,11 +229,10 @@ def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
 
 def frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
     """Return what was split, into how many strategies, and how exactly."""
-    proof = (
-        "exact"
-        if answer.epsilon == 0
-        else f"within {answer.epsilon:.3g} of the least cost"
-    )
+    if answer.epsilon == 0:
+        proof = "exact"
+    else:
+        proof = f"within {answer.epsilon:.3g} of the least cost"
     return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
 
 
@@ -266,7 +252,8 @@ def frontier_picture(
     )
     trades = []
     for point in answer.points:
-        memory, time = scale[0] * (point.memory or 0.0), scale[1] * point.cost
+        memory = scale[0] * (point.memory or 0.0)
+        time = scale[1] * point.cost
         label = (
             f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
         )
@@ -278,39 +265,6 @@ def frontier_picture(
     )
     note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
     return frontier_plot(trades, answer.knee, title=title, note=note, axes=axes)
-
-
-def planned_lines(split: LayerSplit) -> list[str]:
-    """Layers in words, predicted cost in parts beside data parallelism, how it was found."""
-    mesh = " x ".join(str(n) for n in split.mesh)
-    best, parallel = split.predicted, split.data_parallel
-    proof = (
-        "proven best of all splits of its layers"
-        if split.result.exact
-        else "not proven best"
-    )
-    return [
-        f"{split.problem.name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a "
-        "step",
-        *(f"  {line}" for line in split.lines()),
-        *_without_rule((layer.name, layer.reason) for layer in split.words),
-        _heading("predicted"),
-        _part_line("this strategy", best),
-        _part_line("data parallelism", parallel),
-        f"{versus(best, parallel, [x.words for x in split.words], math.prod(split.mesh))}, as "
-        "predicted",
-        f"searched for {split.result.seconds:.3f} s, {proof}",
-    ]
-
-
-def planned_data(split: LayerSplit) -> dict[str, Any]:
-    """Return the same as plain data."""
-    return {
-        **split_data(split.problem, split.result),
-        "layers": {layer.name: layer.words for layer in split.words},
-        "predicted": vars(split.predicted),
-        "data_parallel": vars(split.data_parallel),
-    }
 
 
 WIDE = 10.0  # Largest by smallest number from which an axis is logarithmic.
@@ -359,10 +313,8 @@ def frontier_plot(
 
 def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
     """Return the staircase, carried on to the right by the fastest strategy, and a dot for each."""
-    memory, time = (
-        [t.memory for t in reversed(trades)],
-        [t.time for t in reversed(trades)],
-    )
+    memory = [t.memory for t in reversed(trades)]
+    time = [t.time for t in reversed(trades)]
     end = axis.limits[1] if axis.limits else memory[-1]
     stairs = Series(
         "", [*memory, end], [*time, time[-1]], joined="steps", dots=False, colour=BLUE
@@ -372,7 +324,8 @@ def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
 
 
 def _axis(name: str, values: Sequence[float]) -> Axis:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     if low > 0 and high > WIDE * low:
         return Axis(name, logarithmic=True, limits=(low / 1.1, high * 1.1))
     margin = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
@@ -399,7 +352,7 @@ WHY = "Every device does its share of it."
 
 def split_page(
     problem: ShardingProblem,
-    setting: Setting | None,
+    split: LayerSplit | None,
     result: ShardingResult,
     goal: str = TIME,
 ) -> str:
@@ -407,17 +360,13 @@ def split_page(
 
     Args:
         problem: The cost tables.
-        setting: The network that they are of; None for those of a file.
+        split: The split of a model's layers; None for that of a file.
         result: The split.
         goal: What it is best in.
     """
     title = f"{problem.name} on {problem.devices} devices"
     facts = f"The split is {proof(result, goal)}; it was searched for {result.seconds:.3f} s."
-    parts = (
-        [_tables(problem, result)]
-        if setting is None
-        else _network(problem, setting, result)
-    )
+    parts = [_tables(problem, result)] if split is None else _of_layers(split)
     return html.page(title, [*parts, _told()], facts=facts)
 
 
@@ -451,20 +400,18 @@ def _told() -> Html:
     return html.footer("All times on this page are predicted by the cost model.")
 
 
-def _network(
-    problem: ShardingProblem, setting: Setting, result: ShardingResult
-) -> list[Html]:
-    costs = strategies(setting, problem, result)
+def _of_layers(split: LayerSplit) -> list[Html]:
+    costs = strategies(split)
     names = list(costs)
     best, parallel = costs[names[0]], costs[names[1]]
-    words = setting.words(result.configuration)
+    words = [layer.words for layer in split.words]
     largest = max(parts.total for parts in costs.values()) or 1.0
     bars = [html.share(parts.total / largest) for parts in costs.values()]
     lines = [
         [name, *_seconds(parts), bytes_text(parts.memory)]
         for name, parts in costs.items()
     ]
-    step = split_timeline(setting, result.configuration)
+    step = split_timeline(split)
     cards = [
         (page_seconds(best.total), "predicted step time"),
         (
@@ -476,13 +423,13 @@ def _network(
     return [
         html.cards(cards),
         html.paragraph(
-            f"In a sentence: {versus(best, parallel, words, setting.devices)}."
+            f"In a sentence: {versus(best, parallel, words, split.problem.devices)}."
         ),
         html.heading("Strategies side by side"),
         html.table(HEADS, lines, bars=bars),
         viewer([step], title="What each layer takes, one after the other"),
         html.heading("Layers"),
-        _layers(setting, result.configuration, words),
+        _layers(split),
     ]
 
 
@@ -494,20 +441,17 @@ def _seconds(parts: CostParts) -> list[str]:
     ]
 
 
-def _layers(
-    setting: Setting, configuration: Sequence[int], words: Sequence[str]
-) -> Html:
-    costs, layers = setting.by_layer(configuration), setting.network.layers
-    largest = max(parts.total for parts in costs) or 1.0
+def _layers(split: LayerSplit) -> Html:
+    largest = max(parts.total for parts in split.by_layer) or 1.0
     lines = [
         [
             layer.name,
             *_seconds(parts),
-            f"{text} ({layer.reason})" if layer.reason else text,
+            f"{layer.words} ({layer.reason})" if layer.reason else layer.words,
         ]
-        for layer, parts, text in zip(layers, costs, words, strict=True)
+        for layer, parts in zip(split.words, split.by_layer, strict=True)
     ]
-    bars = [html.share(parts.total / largest) for parts in costs]
+    bars = [html.share(parts.total / largest) for parts in split.by_layer]
     return html.table(LAYERS, lines, bars=bars, words=True)
 
 
@@ -519,11 +463,10 @@ def _tables(problem: ShardingProblem, result: ShardingResult) -> Html:
     return html.table(("layer", "configuration", "of", "its own cost"), lines)
 
 
-def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
+def split_timeline(split: LayerSplit) -> Timeline:
     """Return what a device does in a step, layer by layer, as the cost model adds it up."""
     names, modules, kinds, seconds = [], [], [], []
-    costs = setting.by_layer(configuration)
-    for layer, parts in zip(setting.network.layers, costs, strict=True):
+    for layer, parts in zip(split.words, split.by_layer, strict=True):
         for part in TURN:
             if getattr(parts, part) > 0:
                 names.append(f"{layer.name}: {part}")
@@ -532,7 +475,7 @@ def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
                 seconds.append(getattr(parts, part))
     if not names:
         names, modules, kinds, seconds = ["nothing"], [""], [0], [0.0]
-    problem = _chain(setting, names, seconds)
+    problem = _chain(split.problem.name, names, seconds)
     simulator = Simulator(problem)
     order = np.arange(len(names), dtype=np.int32)
     simulation = simulator.run(np.zeros(len(names), dtype=np.int32), order)
@@ -542,13 +485,11 @@ def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
     return step.called(named)
 
 
-def _chain(setting: Setting, names: Sequence[str], seconds: Sequence[float]) -> Problem:
+def _chain(name: str, names: Sequence[str], seconds: Sequence[float]) -> Problem:
     """All that a device does, one after the other, on that device."""
     pairs = [(k, 0.0, [k + 1]) for k in range(len(names) - 1)]
     graph = ComputationGraph.from_tensors(names, pairs)
     cluster = Cluster(
         (Device(name="every device", kind=KIND, memory=1e30),), (), "mesh"
     )
-    return build_problem(
-        setting.network.name, graph, cluster, {KIND: np.array(seconds)}
-    )
+    return build_problem(name, graph, cluster, {KIND: np.array(seconds)})

@@ -8,7 +8,7 @@ import re
 from gnnplace.launch import start_command
 from gnnplace.plans import OWN, Plan, PlanFile
 from gnnplace.report.rates import utilization
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 HEAD = (
     "launcher",
@@ -65,7 +65,10 @@ def _figures(file: PlanFile) -> tuple[str, ...]:
     low, high = file.interval or [seconds, seconds]
     devices = len(file.memory)
     share = utilization(file, seconds)
-    flops = "" if file.flops is None else f"{file.flops / seconds / devices / 1e12:.0f}"
+    if file.flops is None:
+        flops = ""
+    else:
+        flops = f"{file.flops / seconds / devices / 1e12:.0f}"
     peak = max(entry.all for entry in file.memory.values())
     return (
         seconds_text(seconds),
@@ -91,7 +94,10 @@ def trade_lines(plan: Plan) -> list[str]:
         return []
     fastest = min(trade.step_time for trade in trades)
     numbers = {trade.num_devices for trade in trades}
-    bought = "more devices" if len(numbers) > 1 else "less and less memory"
+    if len(numbers) > 1:
+        bought = "more devices"
+    else:
+        bought = "less and less memory"
     lines = [f"{plan.file.launcher}'s fastest plans with {bought}:"]
     for trade in trades:
         bar = "█" * max(1, round(BAR * fastest / trade.step_time))

@@ -19,8 +19,8 @@ from gnnplace.files import csv_text, write_text
 from gnnplace.placers import Result, ThroughputResult
 from gnnplace.problem import Placement, Problem
 from gnnplace.report.rows import Row
-from gnnplace.report.units import bytes_text, seconds_text
 from gnnplace.simulation import Simulation
+from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.plans import Plan
@@ -53,7 +53,10 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     table.add_column("remarks", overflow="fold")
     for row in sorted(rows, key=lambda row: (row.predicted is None, row.predicted)):
         cells = _cells(row, base, mode)
-        style = "bold green" if row.placer == "best" else None
+        if row.placer == "best":
+            style = "bold green"
+        else:
+            style = None
         remarks = row.error or "; ".join(
             part for part in (row.note, row.verified) if part
         )
@@ -109,9 +112,10 @@ def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
     for device, peak in zip(
         problem.cluster.devices, simulation.peak_memory, strict=True
     ):
-        reserved = (
-            f", {bytes_text(device.reserve)} of it reserved" if device.reserve else ""
-        )
+        if device.reserve:
+            reserved = f", {bytes_text(device.reserve)} of it reserved"
+        else:
+            reserved = ""
         text = (
             f"{bytes_text(peak)} of {bytes_text(device.memory)}, "
             f"headroom {bytes_text(device.memory - peak)}{reserved}"
@@ -127,7 +131,10 @@ def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:
     """Make a table of the step time at every number of micro-batches."""
     table = Table("micro-batches", "work on one device", "step, predicted", "remarks")
     for size in sizes:
-        step = "-" if size.result is None else seconds_text(size.result.step_time)
+        if size.result is None:
+            step = "-"
+        else:
+            step = seconds_text(size.result.step_time)
         remark = size.note or ("chosen" if size is chosen else "")
         table.add_row(str(size.microbatches), seconds_text(size.work), step, remark)
     return table
@@ -164,7 +171,10 @@ def interval_table(
     placed = [result for result in results if not isinstance(result, tuple)]
     bound = max((result.interval_bound for result in placed), default=0.0)
     for result in sorted(placed, key=lambda result: result.interval):
-        gap = f"{result.interval / bound - 1:.1%}" if bound > 0 else "-"
+        if bound > 0:
+            gap = f"{result.interval / bound - 1:.1%}"
+        else:
+            gap = "-"
         seconds = (
             seconds_text(x) for x in (result.interval, result.step_time, result.seconds)
         )
@@ -236,7 +246,10 @@ def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
         devices = " ".join(stage.device_names)
         mesh = f"{len(stage.rows)} x {len(stage.rows[0])}"
         for module in stage.modules:
-            recomputed = "yes" if module in stage.recompute.modules else "no"
+            if module in stage.recompute.modules:
+                recomputed = "yes"
+            else:
+                recomputed = "no"
             rows.append(
                 [module, str(number), devices, mesh, str(stage.zero), recomputed]
             )
@@ -265,7 +278,8 @@ def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
             )
         return by_module
 
-    first, second = places(before), places(after)
+    first = places(before)
+    second = places(after)
     return {
         m: (first[m], second[m]) for m in first if first[m] != second.get(m, first[m])
     }

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.problem import PHASES, Problem
-from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation
+from gnnplace.units import faults_text
 
 if TYPE_CHECKING:
     from gnnplace.run.placed import Execution
@@ -144,7 +144,8 @@ class Timeline:
     @cached_property
     def ops(self) -> tuple[OpSpan, ...]:
         """Each op as a record."""
-        names, named = self.problem.graph.names, self.named
+        names = self.problem.graph.names
+        named = self.named
         columns = (self.op, self.device, self.start, self.finish)
         return tuple(
             OpSpan(
@@ -156,7 +157,8 @@ class Timeline:
     @cached_property
     def transfers(self) -> tuple[TransferSpan, ...]:
         """Each transfer as a record."""
-        m, names = self.moves, self.problem.graph.names
+        m = self.moves
+        names = self.problem.graph.names
         columns = (m.op, m.source, m.target, m.start, m.finish, m.bytes)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return tuple(TransferSpan(names[i], *span) for i, *span in rows)
@@ -170,7 +172,8 @@ def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Time
     """Return the timeline of a predicted step; empty if the placement cannot run."""
     ran = bool(np.isfinite(simulation.step_time))
     op = np.arange(problem.num_ops if ran else 0, dtype=np.int32)
-    t, graph = simulation.transfers, problem.graph
+    t = simulation.transfers
+    graph = problem.graph
     rows = slice(None) if ran else slice(0, 0)
     tensor = t.tensor[rows]
     ends = t.source[rows], t.target[rows], t.start[rows], t.arrival[rows]

@@ -86,7 +86,8 @@ def _transfers(
             "id": next(flow),
         }
         size = {"bytes": transfer.bytes}
-        start, finish = transfer.start * MICRO, transfer.finish * MICRO
+        start = transfer.start * MICRO
+        finish = transfer.finish * MICRO
         events.append(
             {**common, "ph": "s", "tid": transfer.source, "ts": start, "args": size}
         )

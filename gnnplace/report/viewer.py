@@ -27,7 +27,7 @@ from gnnplace.graph import levels
 from gnnplace.problem import Problem
 from gnnplace.report.html import Html, asset, heading
 from gnnplace.report.timeline import Naming, Timeline
-from gnnplace.report.units import names_text
+from gnnplace.units import names_text
 
 MOST_NODES = 4_000
 MOST_EDGES = 12_000
@@ -66,7 +66,8 @@ def layout(problem: Problem) -> Layout | None:
 
 def _placed(problem: Problem) -> tuple[IntArray, FloatArray, int]:
     """Levels, vertical places in 0..1 and the largest level."""
-    graph, level = problem.graph, levels(problem.graph)
+    graph = problem.graph
+    level = levels(problem.graph)
     y = np.full(graph.num_ops, 0.5)
     tallest = int(np.bincount(level).max())
     for depth in range(int(level.max()) + 1):
@@ -78,7 +79,11 @@ def _placed(problem: Problem) -> tuple[IntArray, FloatArray, int]:
     return level, y, tallest
 
 
-UNKNOWN, NOTHING, DEVICE, ARRIVAL, COPY = 255, 0, 1, 2, 3
+UNKNOWN = 255
+NOTHING = 0
+DEVICE = 1
+ARRIVAL = 2
+COPY = 3
 MOST_NAMED = 4
 
 
@@ -142,7 +147,8 @@ def place_reasons(problem: Problem, free: str) -> tuple[list[str], IntArray]:
 
 
 def _reason(problem: Problem, op: int, shared: Counter[str | None]) -> str:
-    devices, parts = problem.cluster.devices, []
+    devices = problem.cluster.devices
+    parts = []
     group = problem.colocate[op]
     if problem.pin[op] >= 0:
         parts.append(f"It is pinned to {devices[problem.pin[op]].name}.")
@@ -219,7 +225,8 @@ def viewer_data(
 
 def _alike(one: Timeline, other: Timeline) -> bool:
     """Whether two steps are of one graph, read once or twice."""
-    a, b = one.problem, other.problem
+    a = one.problem
+    b = other.problem
     return a is b or (
         a.graph.names == b.graph.names
         and a.cluster.devices == b.cluster.devices
@@ -242,7 +249,8 @@ def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
         modules.setdefault(name or NO_MODULE, len(modules)) for name in named.module
     ]
     reasons, reason = place_reasons(problem, named.why)
-    graph, drawn = problem.graph, layout(problem)
+    graph = problem.graph
+    drawn = layout(problem)
     output_bytes = np.bincount(
         graph.producer, graph.size * named.sized, problem.num_ops
     )
@@ -299,7 +307,9 @@ class Ticks:
 
 
 def _step(step: Timeline, graph: int) -> dict[str, Any]:
-    causes, moves, ticks = waits(step), step.moves, Ticks(step)
+    causes = waits(step)
+    moves = step.moves
+    ticks = Ticks(step)
     return {
         "label": step.label,
         "name": step.name,

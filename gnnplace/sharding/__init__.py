@@ -4,15 +4,12 @@ The room answers one question: which dimension of each layer should be split ove
 that a training step takes the least time or memory. A question goes through it from the top:
 
 * `answers`: the verbs (`shard_tables`, `shard_network`, `shard_for`, `shard_frontier`) and their
-  options. They take a network by name, a model, or a file of cost tables.
-* `networks`, `layers`, `costs`: layers as iteration spaces, networks that papers split, and the
-  seconds and bytes of every configuration of a layer.
+  options. They take a model or a file of cost tables.
 * `captured`: the layers of an `nn.Module` (`LayerGraph`), recorded call by call, as tables over
   the configurations on a mesh (`CapturedProblem`). These splits can be run.
 * `problem`: `ShardingProblem`, the cost tables that the solver reads, and their file.
 * `solver`: the best strategy of cost tables (`best_strategy`), and all that no other strategy
   beats in both time and memory (`pareto_frontier`).
-* `rivals`: strategies to compare with.
 * `run`: one device's shard of each call, moved between layouts by collectives.
 
 Callers are `plans` (joint plans split their stages), `run.planned` (which executes them), `report`,
@@ -26,7 +23,6 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.sharding.answers import EXECUTED_DEVICES as EXECUTED_DEVICES
     from gnnplace.sharding.answers import FEWEST as FEWEST
     from gnnplace.sharding.answers import MEMORY as MEMORY
     from gnnplace.sharding.answers import TIME as TIME
@@ -34,14 +30,19 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.answers import GoalAnswer as GoalAnswer
     from gnnplace.sharding.answers import SplitGoal as SplitGoal
     from gnnplace.sharding.answers import SplitOptions as SplitOptions
+    from gnnplace.sharding.answers import fastest_split as fastest_split
+    from gnnplace.sharding.answers import is_file as is_file
     from gnnplace.sharding.answers import limited_split as limited_split
     from gnnplace.sharding.answers import load_layers as load_layers
+    from gnnplace.sharding.answers import mesh_machine as mesh_machine
     from gnnplace.sharding.answers import shard_for as shard_for
     from gnnplace.sharding.answers import shard_frontier as shard_frontier
     from gnnplace.sharding.answers import shard_network as shard_network
     from gnnplace.sharding.answers import shard_tables as shard_tables
+    from gnnplace.sharding.captured.costs import CostParts as CostParts
     from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
     from gnnplace.sharding.captured.costs import move as move
+    from gnnplace.sharding.captured.costs import pending_layout as pending_layout
     from gnnplace.sharding.captured.graph import split_graph as split_graph
     from gnnplace.sharding.captured.layout import CALL as CALL
     from gnnplace.sharding.captured.layout import PARTIAL as PARTIAL
@@ -69,19 +70,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.captured.split import LayerSplit as LayerSplit
     from gnnplace.sharding.captured.split import layer_graph as layer_graph
     from gnnplace.sharding.captured.split import split_layers as split_layers
-    from gnnplace.sharding.costs import CostParts as CostParts
-    from gnnplace.sharding.costs import Machine as Machine
-    from gnnplace.sharding.costs import Setting as Setting
-    from gnnplace.sharding.costs import sharding_problem as sharding_problem
-    from gnnplace.sharding.layers import SplitSpace as SplitSpace
-    from gnnplace.sharding.networks.registry import NETWORKS as NETWORKS
-    from gnnplace.sharding.networks.registry import build_network as build_network
     from gnnplace.sharding.problem import Edge as Edge
     from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
     from gnnplace.sharding.problem import read_sharding as read_sharding
     from gnnplace.sharding.problem import write_sharding as write_sharding
-    from gnnplace.sharding.rivals import expert as expert
-    from gnnplace.sharding.rivals import greedy as greedy
     from gnnplace.sharding.run.measure import (
         broadcast_from_first as broadcast_from_first,
     )
@@ -101,7 +93,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.solver.frontier import pareto_frontier as pareto_frontier
     from gnnplace.sharding.solver.frontier import smallest_within as smallest_within
     from gnnplace.sharding.solver.frontier import warm_frontier as warm_frontier
-    from gnnplace.sharding.solver.markov_chain import random_search as random_search
     from gnnplace.sharding.solver.search import ShardingResult as ShardingResult
     from gnnplace.sharding.solver.search import best_strategy as best_strategy
     from gnnplace.sharding.solver.search import warm as warm

@@ -1,4 +1,6 @@
-"""Answers about splitting: of a network by name, a file of tables, or the layers of a model.
+"""Answers about splitting: of the layers of a model, or of a file of cost tables.
+
+A model's tables are those of splits that run: layouts are known, and so is what moves between them.
 
 Torch is imported for models alone. Of constraints, those on the number of devices and on memory
 that stays free hold for a split; a pin, a forbid or modules that share a device are refused, since
@@ -32,16 +34,14 @@ from gnnplace.sharding import (
     warm,
     warm_frontier,
 )
-from gnnplace.sharding.costs import Machine, Setting, sharding_problem
-from gnnplace.sharding.layers import Network, SplitSpace
-from gnnplace.sharding.networks.registry import NETWORKS, build_network
 
 if TYPE_CHECKING:
-    from gnnplace.sharding.captured.split import LayerGraph
+    from gnnplace.sharding.captured.costs import MeshMachine
+    from gnnplace.sharding.captured.split import LayerGraph, LayerSplit, LayerTables
     from gnnplace.zoo import Workload
 
 MOST_DEVICES = 1024
-DEVICES, EXECUTED_DEVICES = 8, 2  # where nothing says how many
+DEVICES = 8  # where nothing says how many
 FLOPS, BANDWIDTH = 10e12, 16e9  # of the PaSE authors' cost model
 TIME: str = "time"
 MEMORY: str = "memory"
@@ -57,8 +57,6 @@ class SplitOptions:
         devices: to split over; None: 8. A file of tables has its own.
         flops: FLOP/s of a device.
         bandwidth: bytes a second of a link.
-        exactly: whether every layer uses all devices.
-        powers_of_two: whether splits are powers of two.
         cluster: whose fabric says what collectives take, and how many devices there are; None:
             ``bandwidth`` does.
         links: a log of nccl-tests, whose figures replace those of the cluster's links.
@@ -67,8 +65,6 @@ class SplitOptions:
     devices: int | None = None
     flops: float = FLOPS
     bandwidth: float = BANDWIDTH
-    exactly: bool = False
-    powers_of_two: bool = False
     cluster: str | None = None
     links: str | None = None
 
@@ -93,14 +89,16 @@ class SplitOptions:
         measured = with_measurements(cluster, self.links)
         return Exchange(measured.cluster, measured.table)
 
-    def count(self, default: int, exchange: Exchange | None) -> int:
-        """Return the number of devices: the options', else the cluster's, else ``default``.
+    def count(self, exchange: Exchange | None) -> int:
+        """Return the number of devices: the options', else the cluster's, else 8.
 
         Raises:
-            InputError: more than the cluster has.
+            InputError: more than the cluster has, or not between 1 and 1024.
         """
-        available = default if exchange is None else exchange.cluster.num_devices
+        available = DEVICES if exchange is None else exchange.cluster.num_devices
         count = available if self.devices is None else self.devices
+        if not 1 <= count <= MOST_DEVICES:
+            raise InputError(f"--devices: {count} is not between 1 and {MOST_DEVICES}")
         if exchange is not None and count > available:
             raise InputError(
                 f"--devices {count}: the cluster {self.cluster} has {available}"
@@ -110,69 +108,70 @@ class SplitOptions:
 
 @dataclass(frozen=True)
 class AnswerTables:
-    """The cost tables of a question, and the network they are of; a file's have none."""
+    """The cost tables of a question, and the layers that they are of; a file's have none."""
 
     problem: ShardingProblem
-    setting: Setting | None
+    of_layers: LayerTables | None = None
+
+    def split(self, result: ShardingResult) -> LayerSplit | None:
+        """Return a strategy of a model's layers that the tables were searched for."""
+        return None if self.of_layers is None else self.of_layers.split(result)
 
 
 def shard_tables(what: str, options: SplitOptions | None = None) -> AnswerTables:
-    """Return the cost tables of a network by name, of a model's layers, or of a file.
+    """Return the cost tables of a model's layers, or of a file.
 
     Args:
-        what: a network's name, a model, or ``NAME.json`` beside ``NAME.npz``.
-        options: the number of devices, their speeds, which splits are allowed.
+        what: a model, or ``NAME.json`` beside ``NAME.npz``.
+        options: the number of devices and their speeds.
 
     Raises:
         InputError: a number of devices out of range, or options that a file has no use for.
         FormatError: a file that cannot be read; names the key.
+        CaptureError: the model cannot be captured; names the module.
     """
     options = options or SplitOptions()
-    if what.endswith(".json") or Path(what).is_file():
-        if options.cluster is not None or options.links is not None:
-            raise InputError("--cluster, --links: the sharding file has its own costs")
-        if options.devices is not None or options.exactly or options.powers_of_two:
-            flags = "--devices, --exactly, --powers-of-two"
-            raise InputError(f"{flags}: the sharding file has its own configurations")
-        return AnswerTables(read_sharding(what), None)
-    setting = _setting(what, options)
-    tables = sharding_problem(
-        setting.network, setting.devices, setting.machine, space=setting.space
-    )
-    return AnswerTables(tables, setting)
+    if not is_file(what):
+        options.count(options.exchange())  # bad options are refused before the capture
+        return tables_of_layers(load_layers(what), options)
+    if options.cluster is not None or options.links is not None:
+        raise InputError("--cluster, --links: the sharding file has its own costs")
+    if options.devices is not None:
+        raise InputError("--devices: the sharding file has its own configurations")
+    return AnswerTables(read_sharding(what))
 
 
-def _setting(what: str, options: SplitOptions) -> Setting:
+def is_file(what: str) -> bool:
+    """Return whether a question is about a file of tables, and not about a model."""
+    return what.endswith(".json") or Path(what).is_file()
+
+
+def tables_of_layers(layers: LayerGraph, options: SplitOptions) -> AnswerTables:
+    """Return the cost tables of a captured model's layers.
+
+    Raises:
+        InputError: a number of devices out of range, or a cluster whose fabric is not known.
+    """
+    from gnnplace.sharding.captured.layout import default_mesh
+    from gnnplace.sharding.captured.split import layer_tables
+
+    mesh = default_mesh(options.count(options.exchange()))
+    tables = layer_tables(layers, mesh, mesh_machine(options))
+    return AnswerTables(tables.problem, tables)
+
+
+def mesh_machine(options: SplitOptions) -> MeshMachine:
+    """Return the speeds of the devices and links that a split is searched for.
+
+    Raises:
+        FormatError: a line of the log of links that cannot be read.
+        InputError: no such cluster, or its fabric is not known; or a speed that is not positive.
+    """
+    from gnnplace.sharding.captured.costs import MeshMachine
+
     exchange = options.exchange()
-    devices = options.count(DEVICES, exchange)
-    if not 1 <= devices <= MOST_DEVICES:
-        raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
     bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
-    machine = Machine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
-    return Setting(
-        network=_network(what),
-        devices=devices,
-        machine=machine,
-        space=SplitSpace(options.exactly, options.powers_of_two),
-    )
-
-
-def _network(what: str) -> Network:
-    """Return a built-in network, or the layers of a captured model."""
-    if what in NETWORKS or not is_model(what):
-        return build_network(what)
-    from gnnplace.sharding.captured.graph import captured_network
-
-    return captured_network(load_layers(what).operations)
-
-
-def is_model(what: str) -> bool:
-    """Return whether a word is a model's name: ``module:callable``, ``hf:CONFIG`` or a zoo name."""
-    if ":" in what:
-        return True
-    from gnnplace import zoo
-
-    return what.partition("?")[0] in zoo.names()
+    return MeshMachine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
 
 
 def shard_network(
@@ -187,11 +186,22 @@ def shard_network(
     Raises:
         InfeasibleError: nothing fits the memory.
     """
+    return fastest_split(tables.problem, memory_limit)
+
+
+def fastest_split(
+    problem: ShardingProblem, memory_limit: float | None = None
+) -> ShardingResult:
+    """Return the split of least time of cost tables, within the bytes that a device has.
+
+    Raises:
+        InfeasibleError: nothing fits the memory.
+    """
     if memory_limit is None:
         warm()
-        return best_strategy(tables.problem, bounded=True)
+        return best_strategy(problem, bounded=True)
     warm_frontier()
-    return cheapest_within(tables.problem, memory_limit)
+    return cheapest_within(problem, memory_limit)
 
 
 @dataclass(frozen=True)
@@ -273,12 +283,13 @@ def shard_for(
 
 def _fewest(what: str, goal: SplitGoal, options: SplitOptions) -> GoalAnswer:
     """Return the fastest split on the fewest devices that keep the limits."""
-    if what.endswith(".json") or Path(what).is_file():
+    if is_file(what):
         raise InputError("--goal gpus: a sharding file has its own number of devices")
-    max_devices = options.count(DEVICES, options.exchange())
+    max_devices = options.count(options.exchange())
+    layers = load_layers(what)
     reasons: dict[int, str] = {}
     for devices in range(1, max_devices + 1):
-        tables = shard_tables(what, replace(options, devices=devices))
+        tables = tables_of_layers(layers, replace(options, devices=devices))
         try:
             result = shard_network(tables, memory_limit=goal.memory_limit)
         except InfeasibleError as error:

@@ -115,7 +115,10 @@ class ShardingProblem:
         edges = []
         for edge in self.edges:
             cells = np.ix_(subsets[edge.u], subsets[edge.v])
-            edge_memory = None if edge.memory is None else edge.memory[cells]
+            if edge.memory is None:
+                edge_memory = None
+            else:
+                edge_memory = edge.memory[cells]
             edges.append(
                 Edge(
                     u=edge.u,

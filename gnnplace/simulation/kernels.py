@@ -54,7 +54,10 @@ from gnnplace.simulation.transfer import (
     send_costs,
 )
 
-DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
+DONE = 0
+DEADLOCK = 1
+NO_LINK = 2
+CUT_OFF = 3
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
 ROUNDING = (
     1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.

@@ -299,7 +299,9 @@ def turn_order(problem: Problem) -> IntArray:
     position = np.empty(problem.num_ops, dtype=np.int64)
     position[order] = np.arange(problem.num_ops)
     source, target, _ = problem.graph.edges
-    return order if (position[source] < position[target]).all() else listed
+    if (position[source] < position[target]).all():
+        return order
+    return listed
 
 
 def priorities(problem: Problem) -> list[FloatArray]:

@@ -226,7 +226,10 @@ def excess_kernel(
     if exceeds(compiled, device, order, limit, remaining):
         return np.inf, 0.0
     doubtful, any_above = above(most_memory(compiled, device), compiled.memory)
-    rows = len(compiled.consumer) + 1 if any_above else 0
+    if any_above:
+        rows = len(compiled.consumer) + 1
+    else:
+        rows = 0
     start = empty_floats(n)
     finish = empty_floats(n)
     transfer = empty_int_table(rows, 3)

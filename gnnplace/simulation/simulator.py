@@ -111,7 +111,9 @@ class SimulatedTimeline:
 
     def within(self, cutoff: float) -> float:
         """Return the step time; inf above ``cutoff`` seconds."""
-        return self.step_time if self.step_time <= cutoff * (1.0 + ROUNDING) else np.inf
+        if self.step_time <= cutoff * (1.0 + ROUNDING):
+            return self.step_time
+        return np.inf
 
 
 class Timelines:

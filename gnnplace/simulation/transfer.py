@@ -80,7 +80,8 @@ def make_links(cluster: Cluster) -> Links:
     costs = np.empty((*cluster.latency.shape, 8))
     per_byte = 1.0 / np.where(cluster.linked, cluster.bandwidth, np.inf)
     costs[:, :, LATENCY], costs[:, :, BANDWIDTH] = cluster.latency, cluster.bandwidth
-    costs[:, :, PER_BYTE], costs[:, :, PACE] = per_byte, per_byte
+    costs[:, :, PER_BYTE] = per_byte
+    costs[:, :, PACE] = per_byte
     costs[:, :, BUSY] = cluster.sender_busy
     links = Links(
         costs=costs,
@@ -96,7 +97,8 @@ def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links
     """Return the same links with other overheads in seconds a message. [D, D], [D, D]"""
     costs = links.costs.copy()
     costs[:, :, DELAY] = costs[:, :, LATENCY] + receive
-    costs[:, :, SENDS], costs[:, :, RECEIVES] = send, receive
+    costs[:, :, SENDS] = send
+    costs[:, :, RECEIVES] = receive
     copies_there = costs[:, :, PACE] > costs[:, :, PER_BYTE]
     return links._replace(
         costs=costs,
@@ -109,7 +111,8 @@ def reversed_links(links: Links) -> Links:
     """Return the links as a step read backwards has them."""
     costs = links.costs.transpose(1, 0, 2).copy()
     copies_there = costs[:, :, BUSY] > 0.0
-    costs[copies_there, BANDWIDTH], costs[copies_there, PER_BYTE] = np.inf, 0.0
+    costs[copies_there, BANDWIDTH] = np.inf
+    costs[copies_there, PER_BYTE] = 0.0
     costs[:, :, BUSY] = 0.0
     channel = np.ascontiguousarray(links.channel.transpose(1, 0, 2))
     send = costs[:, :, RECEIVES].copy()
@@ -173,11 +176,10 @@ def receive_time(links: Links, source: int, target: int, size: float) -> float:
 @inner(_nrt=False)
 def send_time(links: Links, source: int, target: int, size: float) -> float:
     """Return the seconds that a message of ``size`` bytes takes of its sender on idle channels."""
-    copy = (
-        size * links.costs[source, target, PER_BYTE]
-        if links.costs[source, target, BUSY] > 0.0
-        else 0.0
-    )
+    if links.costs[source, target, BUSY] > 0.0:
+        copy = size * links.costs[source, target, PER_BYTE]
+    else:
+        copy = 0.0
     return links.costs[source, target, SENDS] + copy
 
 

@@ -22,10 +22,10 @@ import sys
 import types
 import uuid
 from collections import OrderedDict, UserDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from torch.nn.parameter import Buffer
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.geometric_names import BATCH_TABLES, NUM_GRAPHS, entries_of, kind_of
 from gnnplace.torch_names import FakeTensor, disabled_torch_function_impl, pytree
+
+if TYPE_CHECKING:
+    from torch_geometric.data.data import BaseData
 
 Path = tuple[Any, ...]
 """Place of a leaf in a batch, in the keys of torch's pytrees."""
@@ -80,7 +83,11 @@ CODE = (
 HIDDEN_SLOTS = ("__dict__", "__weakref__")
 
 
-def as_inputs(batch: Any, model: torch.nn.Module | None = None) -> Any:
+Inputs = tuple[Any, ...] | dict[str, Any]
+"""Positional inputs of a model, or inputs by name."""
+
+
+def as_inputs(batch: object, model: torch.nn.Module | None = None) -> Inputs:
     """Return a batch as positional inputs (a tuple) or as inputs by name (a dict).
 
     A list or tuple holds positional inputs, as data loaders give them, unless only the whole of it
@@ -93,8 +100,8 @@ def as_inputs(batch: Any, model: torch.nn.Module | None = None) -> Any:
     Raises:
         InputError: a field is of a type that a recorded step cannot take; names both.
     """
-    if type(batch) in NAMED:
-        inputs: Any = dict(batch)
+    if isinstance(batch, dict) and type(batch) in NAMED:
+        inputs: Inputs = dict(batch)
     elif isinstance(batch, tuple | list) and not _is_one_input(batch, model):
         register_types(batch)
         inputs = tuple(batch)
@@ -164,7 +171,7 @@ class BatchStructure:
             {**leaves, **tensors}, dict(_kinds((), pytree.tree_structure(inputs)))
         )
 
-    def inputs(self, batch: object) -> Any:
+    def inputs(self, batch: object) -> Inputs:
         """Return a batch as the inputs that the example was: spread, or as one.
 
         Raises:
@@ -186,13 +193,14 @@ class BatchStructure:
         """
         inputs = self.inputs(batch)
         leaves = leaves_by_path(inputs)
-        missing, new = (
-            self.leaves.keys() - leaves.keys(),
-            leaves.keys() - self.leaves.keys(),
-        )
+        missing = self.leaves.keys() - leaves.keys()
+        new = leaves.keys() - self.leaves.keys()
         if missing or new:
             path = next(p for p in (*self.leaves, *leaves) if p in missing or p in new)
-            fault = "has no" if path in missing else "has an unknown"
+            if path in missing:
+                fault = "has no"
+            else:
+                fault = "has an unknown"
             raise InputError(
                 f"batch: it {fault} input {path}; give batches with the inputs of the example"
             )
@@ -226,18 +234,23 @@ class BatchStructure:
         if example is _TENSOR and isinstance(leaf, torch.Tensor):
             return
         if example is _TENSOR or isinstance(leaf, torch.Tensor):
-            example_word = "a tensor" if example is _TENSOR else repr(example)
-            leaf_word = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            if example is _TENSOR:
+                example_word = "a tensor"
+            else:
+                example_word = repr(example)
+            if isinstance(leaf, torch.Tensor):
+                leaf_word = "a tensor"
+            else:
+                leaf_word = repr(leaf)
             raise MismatchError(
                 f"batch: input {path} is {leaf_word}, and was {example_word} in the example; make "
                 "the step anew for such batches"
             )
         if not is_same_constant(example, leaf):
-            remedy = (
-                "pad every graph to one number of nodes"
-                if path.endswith("num_nodes")
-                else "give it as a tensor, leave it out, or make the step anew"
-            )
+            if path.endswith("num_nodes"):
+                remedy = "pad every graph to one number of nodes"
+            else:
+                remedy = "give it as a tensor, leave it out, or make the step anew"
             raise MismatchError(
                 f"batch: input {path} is {leaf!r}, and was {example!r} in the example; what is no "
                 f"tensor is recorded: {remedy}"
@@ -393,12 +406,16 @@ def _check_tensor(path: Path, tensor: torch.Tensor) -> None:
             "padded tensor (to_padded_tensor) and a mask"
         )
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        layout = "quantized" if tensor.is_quantized else str(tensor.layout)
-        remedy = (
-            "edge_index in place of adj_t (leave ToSparseTensor out)"
-            if pytree.keystr(path).endswith("adj_t")
-            else "a dense one (.to_dense(), .dequantize()), or its indices and values"
-        )
+        if tensor.is_quantized:
+            layout = "quantized"
+        else:
+            layout = str(tensor.layout)
+        if pytree.keystr(path).endswith("adj_t"):
+            remedy = "edge_index in place of adj_t (leave ToSparseTensor out)"
+        else:
+            remedy = (
+                "a dense one (.to_dense(), .dequantize()), or its indices and values"
+            )
         raise InputError(
             f"{label(path)} is no dense tensor ({layout}), and a recorded step takes dense ones "
             f"alone; give {remedy}"
@@ -440,7 +457,7 @@ def _register_type(path: Path, value: object) -> None:
         keys = [adapter.key(name) for name in form.names]
         return [*zip(keys, values, strict=True)], form
 
-    def unflatten(values: Iterable[Any], form: _FieldNames) -> Any:
+    def unflatten(values: Iterable[object], form: _FieldNames) -> object:
         return adapter.rebuild(
             form.template, dict(zip(form.names, values, strict=True))
         )
@@ -453,11 +470,10 @@ def _register_type(path: Path, value: object) -> None:
 def _refusal(path: Path, value: object) -> str:
     """Return the error for a value that a step cannot take."""
     kind = type(value)
-    name = (
-        kind.__name__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__name__}"
-    )
+    if kind.__module__ == "builtins":
+        name = kind.__name__
+    else:
+        name = f"{kind.__module__}.{kind.__name__}"
     if isinstance(value, np.ndarray):
         return (
             f"{label(path)} is a NumPy array ({name}), which PyTorch's layers do not take; give a "
@@ -479,7 +495,8 @@ class _FieldNames:
     """
 
     def __init__(self, names: tuple[Any, ...], template: object) -> None:
-        self.names, self.template = names, template
+        self.names = names
+        self.template = template
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _FieldNames) and self.names == other.names
@@ -527,7 +544,7 @@ class _ObjectAdapter:
             fields[self.ITEMS] = [*value]
         return fields
 
-    def template(self, value: object) -> Any:
+    def template(self, value: object) -> object:
         """Return the class, and whether a mapping's entries are its attributes."""
         return type(value), getattr(value, "__dict__", None) is value
 
@@ -535,11 +552,10 @@ class _ObjectAdapter:
         """Return a new object with fields."""
         kind, aliased = template
         items: Any = fields.get(self.ITEMS)
-        value = (
-            tuple.__new__(kind, items)
-            if issubclass(kind, tuple)
-            else kind.__new__(kind)
-        )
+        if issubclass(kind, tuple):
+            value = tuple.__new__(kind, items)
+        else:
+            value = kind.__new__(kind)
         if issubclass(kind, dict):
             dict.update(value, items)
             if aliased:
@@ -551,9 +567,11 @@ class _ObjectAdapter:
                 object.__setattr__(value, name, field)
         return value
 
-    def key(self, name: Any) -> Any:
+    def key(self, name: Any) -> object:
         """Return a field's key in a path."""
-        return _ItemsKey() if name == self.ITEMS else pytree.GetAttrKey(name)
+        if name == self.ITEMS:
+            return _ItemsKey()
+        return pytree.GetAttrKey(name)
 
 
 class _MappingAdapter(_ObjectAdapter):
@@ -574,7 +592,7 @@ class _MappingAdapter(_ObjectAdapter):
         }
         return {**entries, **plain}
 
-    def template(self, value: object) -> Any:
+    def template(self, value: object) -> object:
         """Return the class, and types of attributes that cannot be taken."""
         table = value.__dict__
         unreadable = {
@@ -600,9 +618,11 @@ class _MappingAdapter(_ObjectAdapter):
             object.__setattr__(value, name, stand_in)
         return value
 
-    def key(self, name: Any) -> Any:
+    def key(self, name: Any) -> object:
         """Return a field's key in a path."""
-        return name if isinstance(name, pytree.MappingKey) else pytree.GetAttrKey(name)
+        if isinstance(name, pytree.MappingKey):
+            return name
+        return pytree.GetAttrKey(name)
 
 
 class _GraphAdapter:
@@ -629,7 +649,7 @@ class _GraphAdapter:
                 fields[(key, NUM_GRAPHS)] = store.__dict__[NUM_GRAPHS]
         return fields
 
-    def template(self, value: object) -> Any:
+    def template(self, value: object) -> object:
         """Return a copy without the entries."""
         bare = copy.copy(value)
         for store in _stores(bare):
@@ -651,10 +671,12 @@ class _GraphAdapter:
                 entries_of(stores[key])[name] = field
         return value
 
-    def key(self, name: Any) -> Any:
+    def key(self, name: tuple[Hashable, str]) -> object:
         """Return a field's key in a path: `.x`, or `['paper'].x` of one kind of nodes."""
         key, field = name
-        return pytree.GetAttrKey(field) if key is None else _StoreKey(key, field)
+        if key is None:
+            return pytree.GetAttrKey(field)
+        return _StoreKey(key, field)
 
 
 @dataclass(frozen=True)
@@ -679,7 +701,7 @@ class _ItemsKey:
     def __str__(self) -> str:
         return ""
 
-    def get(self, value: object) -> Any:
+    def get(self, value: object) -> object:
         """Return the items."""
         return value
 
@@ -687,7 +709,7 @@ class _ItemsKey:
 ADAPTERS: tuple[Any, ...] = (_GraphAdapter(), _MappingAdapter(), _ObjectAdapter())
 
 
-def _stores(data: Any) -> list[Any]:
+def _stores(data: BaseData) -> list[Any]:
     """Return the stores of a graph: its own, then nodes' and edges' by kind."""
 
     def order(store: object) -> tuple[bool, str]:
@@ -727,7 +749,7 @@ def _slots(kind: type) -> Iterator[str]:
                 yield f"_{base.__name__.lstrip('_')}{name}" if private else name
 
 
-def _is_one_input(batch: Any, model: torch.nn.Module | None) -> bool:
+def _is_one_input(batch: Sequence[object], model: torch.nn.Module | None) -> bool:
     """Return whether `forward` takes a list or named tuple only as one input."""
     if type(batch) is tuple or model is None:
         return False

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -30,10 +30,10 @@ from gnnplace.torch_names import (
 from gnnplace.tracing.calls import loop_over_experts
 from gnnplace.tracing.fakes import make_fake_mode
 from gnnplace.tracing.inputs import as_inputs
-from gnnplace.zoo import Workload
-from gnnplace.zoo.hugging_face import BATCH
+from gnnplace.zoo import TRANSFORMERS_BATCH, Workload
 
-ZOO, HUGGING_FACE = "zoo", "hf"
+ZOO = "zoo"
+HUGGING_FACE = "hf"
 SHORT = 4096  # elements of a fake tensor whose numbers are kept
 
 
@@ -73,14 +73,14 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
     """Make the workload of a kind of model, `path`, at 1/`share` of its batch."""
     prefix, colon, name = path.partition(":")
     if colon and prefix == HUGGING_FACE:
-        batch = _share(options.pop("batch", BATCH), share, spec)
+        batch = _share(options.pop("batch", TRANSFORMERS_BATCH), share, spec)
         return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
     if not colon or prefix == ZOO:
         name = name if colon else path
         if name not in zoo.names() and not colon:
             if find_model(name) is None:
                 raise InputError(_unknown(path, spec))
-            batch = _share(options.pop("batch", BATCH), share, spec)
+            batch = _share(options.pop("batch", TRANSFORMERS_BATCH), share, spec)
             return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
         batch = options.pop("batch", zoo.default_batch(name))
         return zoo.build(name, batch=_share(batch, share, spec), **options)
@@ -124,7 +124,9 @@ def _from_callable(
     except (Exception, SystemExit) as error:
         raise InputError(f"model {spec!r}: {name} failed: {said(error)}") from error
     workload = _workload(result, spec)
-    return workload if sized or share == 1 else cut(workload, share)
+    if sized or share == 1:
+        return workload
+    return cut(workload, share)
 
 
 def is_sized(spec: str) -> bool:
@@ -145,12 +147,20 @@ def _default_batch(
 ) -> int | None:
     """Return the batch that a callable builds: its option or its default, if it is a number."""
     parameter = inspect.signature(function).parameters.get("batch")
-    default = None if parameter is None else parameter.default
+    if parameter is None:
+        default = None
+    else:
+        default = parameter.default
     value = options.get("batch", default)
-    return value if isinstance(value, int) else None
+    if isinstance(value, int):
+        return value
+    return None
 
 
-def _seeded(function: Callable[[], Any]) -> Any:
+ResultT = TypeVar("ResultT")
+
+
+def _seeded(function: Callable[[], ResultT]) -> ResultT:
     """Call a function with one seed, so that random parameters are the same in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -204,13 +214,10 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
     batch = tensors[0].shape[0]
     size = _share(batch, count, workload.name)
 
-    def part(value: Any, index: int) -> Any:
-        has_batch = isinstance(value, torch.Tensor) and value.shape[:1] == (batch,)
-        return (
-            value[index * size : (index + 1) * size].contiguous()
-            if has_batch
-            else value
-        )
+    def part(value: object, index: int) -> object:
+        if isinstance(value, torch.Tensor) and value.shape[:1] == (batch,):
+            return value[index * size : (index + 1) * size].contiguous()
+        return value
 
     return [
         pytree.tree_map(lambda x, k=k: part(x, k), workload.inputs)
@@ -226,10 +233,11 @@ def in_double(workload: Workload) -> Workload:
     return Workload(workload.name, model, inputs, workload.loss)
 
 
-def doubled(value: Any) -> object:
+def doubled(value: object) -> object:
     """Return a real tensor in double precision, and any other value as it is."""
-    real = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.double() if real else value
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.double()
+    return value
 
 
 def _share(batch: object, share: int, what: str) -> int:

@@ -72,7 +72,10 @@ def capture(
     model, inputs = _converted(model, as_inputs(inputs, model), dtype)
     step = StepModule(model, loss, inputs, forward_only=forward_only)
     name = name or type(model).__name__
-    cutter = None if whole is None else _cutter(whole, step, dtype, name)
+    if whole is None:
+        cutter = None
+    else:
+        cutter = _cutter(whole, step, dtype, name)
     traced = trace(step, step.inputs(), backward=not forward_only, cutter=cutter)
     builder = Builder(traced, step.sources(), step.inputs())
     if not forward_only:
@@ -82,7 +85,10 @@ def capture(
     )
     notice_lines = notices(step, traced, program.ops)
     give(notice_lines)
-    batch = CutBatch(1, (), whole=step) if cutter is None else cutter.batch
+    if cutter is None:
+        batch = CutBatch(1, (), whole=step)
+    else:
+        batch = cutter.batch
     classes = model.named_modules(remove_duplicate=False)
     return replace(
         finished(program, batch),
@@ -125,9 +131,10 @@ def _converted(
         return model, inputs
     target = DTYPES[dtype]
 
-    def convert(leaf: Any) -> object:
-        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(target) if floating else leaf
+    def convert(leaf: object) -> object:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            return leaf.to(target)
+        return leaf
 
     if any(isinstance(p, FakeTensor) for p in model.parameters()):
         # Fake tensors are not copied, or the copies would be of another mode than the inputs.
@@ -302,7 +309,8 @@ def share_of(share: Workload, whole: Workload, count: int) -> Workload:
 
     A builder may draw the batch before the parameters; its parameters would be others then.
     """
-    share_state, whole_state = share.model.state_dict(), whole.model.state_dict()
+    share_state = share.model.state_dict()
+    whole_state = whole.model.state_dict()
     with torch.no_grad():
         for name in share_state.keys() & whole_state.keys():
             if (
@@ -347,9 +355,9 @@ def workload_of(
         raise InputError("capture: example inputs are needed with a module")
     else:
         initialise_lazy(model, loss, inputs)
-        batch = as_inputs(inputs, model)
-        workload = Workload(type(model).__name__, model, batch, loss)
-    module, batch = workload.model, workload.inputs
+        workload = Workload(type(model).__name__, model, as_inputs(inputs, model), loss)
+    module = workload.model
+    batch = workload.inputs
     leaves = [*module.parameters(), *module.buffers(), *pytree.tree_leaves(batch)]
     if not any(map(operator.attrgetter("is_meta"), filter(torch.is_tensor, leaves))):
         return workload

@@ -46,16 +46,14 @@ def relative_error(
     found: torch.Tensor, expected: torch.Tensor, floor: float = 0.0
 ) -> float:
     """Return the largest difference over the largest expected magnitude, at least `floor`."""
-    values, expected_values = (
-        found.detach().double().cpu(),
-        expected.detach().double().cpu(),
-    )
+    values = found.detach().double().cpu()
+    expected_values = expected.detach().double().cpu()
     if values.shape != expected_values.shape or not torch.equal(
         values.isnan(), expected_values.isnan()
     ):
         return float("inf")
-    scale, error = (
-        max(largest_of([expected_values]), floor),
-        largest_of([values - expected_values]),
-    )
-    return error / scale if scale else error
+    scale = max(largest_of([expected_values]), floor)
+    error = largest_of([values - expected_values])
+    if scale:
+        return error / scale
+    return error

@@ -44,7 +44,7 @@ class Signature:
         mask: Position of the argument of a backward op that says which results it makes.
     """
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: OpOverload) -> None:
         written: list[int] = []
         self.mask: int | None = None
         for position, argument in enumerate(func._schema.arguments):
@@ -74,12 +74,12 @@ class Signature:
 
 
 @cache
-def signature_of(func: object) -> Signature:
+def signature_of(func: OpOverload) -> Signature:
     """Return the signature of an op."""
     return Signature(func)
 
 
-def may_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def may_draw(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call of an op draws random numbers, or may: of custom ops nobody knows."""
     signature = signature_of(func)
     if not signature.seeded:

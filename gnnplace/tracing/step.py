@@ -86,7 +86,7 @@ class StepModule(nn.Module):
             return tuple(self.kwargs)
         return tuple(str(i) for i in range(len(self.inputs())))
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
+    def forward(self, *tensors: torch.Tensor) -> object:
         """Return the loss, or the output's tensors if `forward_only`."""
         remaining = iter(tensors)
         leaves = [
@@ -119,8 +119,10 @@ def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
     if not is_uninitialised(model):
         return
     batch = as_inputs(inputs, model)
-    named = isinstance(batch, dict)
-    call = arguments(model, loss, () if named else batch, batch if named else {})
+    if isinstance(batch, dict):
+        call = arguments(model, loss, (), batch)
+    else:
+        call = arguments(model, loss, batch, {})
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -199,11 +201,10 @@ def default_loss(output: object) -> torch.Tensor:
         InputError: the output has neither a loss nor tensors to add up, or begins with a number
             that may be the loss.
     """
-    loss = (
-        output.get("loss")
-        if isinstance(output, Mapping)
-        else getattr(output, "loss", None)
-    )
+    if isinstance(output, Mapping):
+        loss = output.get("loss")
+    else:
+        loss = getattr(output, "loss", None)
     if loss is not None:
         return loss
     tensors = [t for t in output_tensors(output) if t.is_floating_point()]
@@ -214,11 +215,9 @@ def default_loss(output: object) -> torch.Tensor:
         )
     if not tensors:
         raise InputError("the model returns no floating-point tensor; give a loss")
-    return (
-        torch.stack([t.sum() for t in tensors]).sum()
-        if len(tensors) > 1
-        else tensors[0].sum()
-    )
+    if len(tensors) > 1:
+        return torch.stack([t.sum() for t in tensors]).sum()
+    return tensors[0].sum()
 
 
 def output_tensors(output: object) -> list[torch.Tensor]:
@@ -258,11 +257,15 @@ def arguments(
     Raises:
         InputError: `forward` cannot take them.
     """
-    extra = 0 if loss is None else min(max(0, _required(loss) - 1), len(args))
+    if loss is None:
+        extra = 0
+    else:
+        extra = min(max(0, _required(loss) - 1), len(args))
     # First without the targets of the loss; else the model takes them too.
-    candidates = (
-        [(args[: len(args) - extra], args[len(args) - extra :])] if extra else []
-    )
+    if extra:
+        candidates = [(args[: len(args) - extra], args[len(args) - extra :])]
+    else:
+        candidates = []
     targets = args[len(args) - extra :]
     for inputs, last_inputs in (*candidates, (args, targets)):
         call = _taken(model, inputs, kwargs)
@@ -280,7 +283,10 @@ def _taken(
     model: nn.Module, args: Positional, kwargs: Keywords
 ) -> tuple[Positional, Keywords] | None:
     """Return how `forward` takes inputs: as they are, or with a lone container spread; or None."""
-    container = args[0] if len(args) == 1 and not kwargs else None
+    if len(args) == 1 and not kwargs:
+        container = args[0]
+    else:
+        container = None
     if isinstance(container, Mapping) and _is_named(model, container):
         return (), dict(container)
     if _binds(model, args, kwargs):
@@ -303,7 +309,10 @@ def _of_dict(
         key: value for key, value in kwargs.items() if key in _names(model)
     }
     targets = tuple(value for key, value in kwargs.items() if key not in model_entries)
-    num_targets = 0 if loss is None else _required(loss) - 1
+    if loss is None:
+        num_targets = 0
+    else:
+        num_targets = _required(loss) - 1
     fits = loss is not None and num_targets == len(targets)
     if model_entries and fits and _binds(model, (), model_entries):
         return Arguments((), model_entries, targets)
@@ -329,7 +338,10 @@ def _names(model: nn.Module) -> list[str]:
 
 def _required(function: Callable[..., Any]) -> int:
     """Return the number of arguments that a loss has to be given."""
-    target = function.forward if isinstance(function, nn.Module) else function
+    if isinstance(function, nn.Module):
+        target = function.forward
+    else:
+        target = function
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):

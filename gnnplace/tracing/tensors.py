@@ -25,7 +25,9 @@ _NO_TENSORS = (bool, int, float, type(None), str)
 def storage_of(tensor: torch.Tensor) -> int:
     """Return a number that tensors which share memory have in common."""
     strided = tensor.layout == torch.strided
-    return tensor.untyped_storage()._cdata if strided else id(tensor)
+    if strided:
+        return tensor.untyped_storage()._cdata
+    return id(tensor)
 
 
 def tensors_in(tree: object) -> list[torch.Tensor]:

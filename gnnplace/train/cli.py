@@ -62,7 +62,8 @@ def defer_torchmetrics() -> None:
     spec = find_spec("torchmetrics")
     if "torchmetrics" in sys.modules or spec is None or spec.loader is None:
         return
-    loader, package = spec.loader, module_from_spec(spec)
+    loader = spec.loader
+    package = module_from_spec(spec)
 
     def get_name(name: str) -> object:
         if name in METRICS:
@@ -121,7 +122,10 @@ def main(args: list[str]) -> None:
         SystemExit: Code 143 if SIGTERM ended the run, for which Lightning's own says 0.
     """
     if not args or not (args[0] in COMMANDS or args[0].startswith("-")):
-        fault = f"train {args[0]}: unknown" if args else "train: what?"
+        if args:
+            fault = f"train {args[0]}: unknown"
+        else:
+            fault = "train: what?"
         raise InputError(f"{fault}; give one of {', '.join(COMMANDS)}, or --help")
     if args[0] == "export":
         from gnnplace.train.export import run_export

@@ -38,7 +38,9 @@ from gnnplace.train.exposure import exposure_of_draws
 from gnnplace.train.limits import check_least
 
 T = TypeVar("T")
-TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
+TRAIN_SEEDS = 1_000_000
+VALIDATION_SEEDS = 0
+TEST_SEEDS = 500_000
 TELLING = (
     1  # of the random numbers that tell captured and large problems from the others
 )
@@ -61,10 +63,12 @@ class EpochSampler(DistributedSampler[int]):
     def __init__(self, count: int, rank: int = 0, world: int = 1) -> None:
         check_share(count, world)
         super().__init__(range(count), world, rank, shuffle=False, drop_last=True)  # type: ignore[arg-type]
-        self.count, self.skipped = count, 0
+        self.count = count
+        self.skipped = 0
 
     def __iter__(self) -> Iterator[int]:
-        skipped, self.skipped = self.skipped, 0
+        skipped = self.skipped
+        self.skipped = 0
         first = self.epoch * self.count
         return (first + i for i in list(super().__iter__())[skipped:])
 
@@ -192,7 +196,8 @@ class ProblemDraws:
     def problem(self, index: int) -> Problem:
         """Return problem number ``index``."""
         rng = np.random.default_rng([self.seed + index, TELLING])
-        captured, large = rng.random() < self.captured, rng.random() < self.large
+        captured = rng.random() < self.captured
+        large = rng.random() < self.large
         if captured:
             return self._captured(index, large, rng)
         return random_families.random_problem(
@@ -211,8 +216,14 @@ class ProblemDraws:
 
     def exposure(self) -> Exposure:
         """Return the exposure of these problems: the families and graphs that a network sees."""
-        graphs = self._graphs if self.captured > 0 else []
-        presets = self.presets if graphs and self.on_presets > 0 else ()
+        if self.captured > 0:
+            graphs = self._graphs
+        else:
+            graphs = []
+        if graphs and self.on_presets > 0:
+            presets = self.presets
+        else:
+            presets = ()
         return exposure_of_draws(self.families, graphs, (*self.clusters, *presets))
 
     @cached_property
@@ -226,8 +237,14 @@ class ProblemDraws:
         if self.presets and rng.random() < self.on_presets:
             cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
             count = self.microbatches[int(rng.integers(len(self.microbatches)))]
-            groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
-            memory = TIGHT_MEMORY if rng.random() < self.tight else AMPLE
+            if large:
+                groups = None
+            else:
+                groups = int(np.exp(rng.uniform(*np.log(self.groups))))
+            if rng.random() < self.tight:
+                memory = TIGHT_MEMORY
+            else:
+                memory = AMPLE
             options: dict[str, Any] = {
                 "microbatches": count,
                 "groups": groups,
@@ -261,17 +278,23 @@ class Problems(Dataset[ProblemSample]):
     def __init__(
         self, draws: ProblemDraws, *, reference: bool, pool: int | None = None
     ) -> None:
-        self.draws, self.reference, self.pool = draws, reference, pool
+        self.draws = draws
+        self.reference = reference
+        self.pool = pool
         self.made: dict[int, ProblemSample] = {}
 
     def __getitem__(self, index: int) -> ProblemSample:
-        index = index % self.pool if self.pool else index
+        if self.pool:
+            index = index % self.pool
         if index in self.made:
             return self.made[index]
         space = SearchSpace(self.draws.problem(index))
         if not self.reference and not self.pool:
             return ProblemSample(space, index)
-        seconds = reference_seconds(space) if self.reference else float("nan")
+        if self.reference:
+            seconds = reference_seconds(space)
+        else:
+            seconds = float("nan")
         self.made[index] = ProblemSample(space, index, seconds)
         return self.made[index]
 
@@ -345,7 +368,8 @@ class ProblemDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         check_least("data", batch_size=(batch_size, 1))
-        self.batch_size, self.problems = batch_size, problems
+        self.batch_size = batch_size
+        self.problems = problems
         self.counts = {"validation": validation_problems, "test": test_problems}
         begin = TRAIN_SEEDS * (seed + 1)
         draws = ProblemDraws(

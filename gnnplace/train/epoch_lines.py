@@ -46,7 +46,8 @@ class EpochLines(Callback):
     ) -> None:
         """Write the line of the epoch before, and start the clock."""
         self._write_epoch(trainer, pl_module)
-        self._epoch, self._began = trainer.current_epoch, time.monotonic()
+        self._epoch = trainer.current_epoch
+        self._began = time.monotonic()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the line of the last epoch."""
@@ -69,7 +70,10 @@ class EpochLines(Callback):
         )
         if isinstance(pl_module, Learner) and FIGURE in figures:
             start = pl_module.start_ratio
-            since = "" if start is None else f", start {start:.3f}"
+            if start is None:
+                since = ""
+            else:
+                since = f", start {start:.3f}"
             text = f"{FIGURE} {figures[FIGURE]:.3f} (best {float(pl_module.best):.3f}{since})"
         self._write(trainer, f"epoch {self._epoch}: {text}")
         self._epoch = None

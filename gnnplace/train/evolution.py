@@ -84,7 +84,8 @@ def a_placement(
 
     It makes so many moves at a temperature drawn at random.
     """
-    space, start = rollouts.space, a_decode(rollouts, rng)
+    space = rollouts.space
+    start = a_decode(rollouts, rng)
     state = searched_from(space, start)
     if moves == 0:
         return state
@@ -115,34 +116,36 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
         rollouts: The problem and the policy.
         rng: The source of all randomness.
     """
-    space, passes = rollouts.space, RefiningPasses(rollouts)
+    space = rollouts.space
+    passes = RefiningPasses(rollouts)
     placed = _drawn(rollouts, rng)
     if not np.isfinite(placed.score[0]):
         return None
     ground = passes.ground
-    back, stay = int(rng.integers(2)), float(np.exp(rng.uniform(*np.log(STAYS))))
+    back = int(rng.integers(2))
+    stay = float(np.exp(rng.uniform(*np.log(STAYS))))
     previous = read_previous(ground, placed, back)
-    num_units, num_devices = space.problem.num_units, space.problem.num_devices
+    num_units = space.problem.num_units
+    num_devices = space.problem.num_devices
     features = np.zeros((num_units, num_devices, NUM_REFINING), np.float32)
-    allowed, decided = (
-        np.zeros((num_units, num_devices), np.bool_),
-        np.zeros(num_units, np.int32),
-    )
+    allowed = np.zeros((num_units, num_devices), np.bool_)
+    decided = np.zeros(num_units, np.int32)
     forced = np.full(num_units, -1, np.int32)
     graph = ground.r if back else ground.c
     refiner = Refiner(ground.weights, stay, float(rng.choice(NOISES)), forced)
     record = DecisionRecord(features, allowed, decided)
     count = walk_again(graph, ground.units, previous, refiner, record)[1]
-    return SeenPass(features[:count], allowed[:count]) if count else None
+    if count:
+        return SeenPass(features[:count], allowed[:count])
+    return None
 
 
 def _drawn(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
     untouched = rng.random() < UNTOUCHED
-    moves = (
-        0
-        if untouched
-        else int(min(MOST_MOVES, OP_MOVES / rollouts.space.problem.num_ops))
-    )
+    if untouched:
+        moves = 0
+    else:
+        moves = int(min(MOST_MOVES, OP_MOVES / rollouts.space.problem.num_ops))
     state = a_placement(rollouts, rng, int(moves * rng.random() ** 2))
     return Placed(state.device, state.order, state.score[:1])
 
@@ -171,7 +174,8 @@ class Evolution(PolicyModule):
     ) -> None:
         super().__init__(**shared)
         check_least(population=(population, 4), step_size=(step_size, 1e-6))
-        self.part, self.population = part, population
+        self.part = part
+        self.population = population
         self.policy.requires_grad_(False)
         self.evolved(self.policy).requires_grad_(True)
         size = len(self.evolved(self.policy))
@@ -181,7 +185,9 @@ class Evolution(PolicyModule):
 
     def evolved(self, policy: PlacementPolicy) -> Parameter:
         """Return the weights of a policy that evolve. [F]"""
-        return policy.refiner if self.part == "refiner" else policy.decoder
+        if self.part == "refiner":
+            return policy.refiner
+        return policy.decoder
 
     def configure_optimizers(self) -> object:
         """Return gradient descent that goes straight to the new mean."""
@@ -218,7 +224,8 @@ class Evolution(PolicyModule):
                 torch.from_numpy(spread), reduce_op="mean"
             )
             self.spread.copy_(mean)
-        spread, weights = self.spread.numpy(), self.evolved(self.policy)
+        spread = self.spread.numpy()
+        weights = self.evolved(self.policy)
         search = self._searching(weights.detach().double().numpy() * spread)
         search.reseed_rng(
             int(np.random.SeedSequence([29, self.global_step]).generate_state(1)[0])
@@ -268,7 +275,8 @@ class Evolution(PolicyModule):
 
     def _features(self, sample: ProblemSample) -> FloatArray:
         """Return the features of candidates less their decision's mean. [candidates, F]"""
-        rollouts, rng = self.rollouts(sample), self.rng(sample)
+        rollouts = self.rollouts(sample)
+        rng = self.rng(sample)
         if self.part == "refiner":
             decisions: Any = watch_pass(rollouts, rng)
         else:
@@ -296,13 +304,12 @@ class Evolution(PolicyModule):
 
         It is over the start's for the refiner, over the first candidate's for the decoder.
         """
-        rollouts, scores = self.rollouts(sample), np.empty(len(candidates))
+        rollouts = self.rollouts(sample)
+        scores = np.empty(len(candidates))
         members = (candidates / self.spread.numpy()).astype(np.float32)
         if self.part == "refiner":
-            start, passes = (
-                a_decode(rollouts, self.rng(sample)),
-                RefiningPasses(rollouts),
-            )
+            start = a_decode(rollouts, self.rng(sample))
+            passes = RefiningPasses(rollouts)
             ground = passes.ground
             for k, weights in enumerate(members):
                 passes.ground = ground._replace(weights=weights)
@@ -314,8 +321,10 @@ class Evolution(PolicyModule):
         return np.log(scores / scores[0])
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Return a value that loads without unpickling objects."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    return value

@@ -89,11 +89,14 @@ class Learner(LightningModule):
         check_least(learning_rate=(learning_rate, 0.0), steps=(steps, 1))
         self.policy: Any = network
         self.average: Any = copy.deepcopy(network).requires_grad_(False)
-        self.learning_rate, self.steps, self.export = learning_rate, steps, export
+        self.learning_rate = learning_rate
+        self.steps = steps
+        self.export = export
         self.register_buffer("best", torch.tensor(float("inf")))
         self.ratios: list[float] = []
         self.start_ratio: float | None = None
-        self.begun_at, self.earlier_seconds = time.monotonic(), 0.0
+        self.begun_at = time.monotonic()
+        self.earlier_seconds = 0.0
 
     def on_fit_start(self) -> None:
         """Start the clock of the training card."""
@@ -110,7 +113,9 @@ class Learner(LightningModule):
             data = getattr(self.trainer, "datamodule", None)
         except RuntimeError:  # attached to no trainer
             return None
-        return data.exposures() if isinstance(data, Exposing) else None
+        if isinstance(data, Exposing):
+            return data.exposures()
+        return None
 
     def card(self) -> TrainingCard:
         """Return the card of the network as it is trained so far."""
@@ -164,11 +169,10 @@ class Learner(LightningModule):
             for mean, current in zip(
                 self.average.buffers(), self.policy.buffers(), strict=True
             ):
-                _ = (
-                    mean.lerp_(current, share)
-                    if mean.is_floating_point()
-                    else mean.copy_(current)
-                )
+                if mean.is_floating_point():
+                    _ = mean.lerp_(current, share)
+                else:
+                    _ = mean.copy_(current)
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
         """Return the generator of one problem, the same whenever it is met."""
@@ -243,7 +247,10 @@ class Learner(LightningModule):
         """Return the exported folders: that of the best network, if there is one, and the last."""
         if self.export is None:
             return []
-        best = [self.export] if self.has_exported_best else []
+        if self.has_exported_best:
+            best = [self.export]
+        else:
+            best = []
         return [*best, f"{self.export}-{AT_THE_END}"]
 
     @property
@@ -371,7 +378,8 @@ class PolicyModule(Learner):
         if start is not None:
             begin_with(policy, read_policy, start, POLICY_CHECKPOINT, "this package's")
         super().__init__(policy, learning_rate, steps, export)
-        self.orders, self.start = orders, start
+        self.orders = orders
+        self.start = start
 
     def rollouts(self, sample: ProblemSample) -> Rollouts:
         """Return the current policy on a problem."""

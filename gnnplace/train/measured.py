@@ -119,7 +119,8 @@ def proposals(
         effort: How much is tried.
     """
     rollouts = Rollouts(SearchSpace(problem), policy, orders)
-    passes, ranked = RefiningPasses(rollouts), rollouts.greedy()
+    passes = RefiningPasses(rollouts)
+    ranked = rollouts.greedy()
     decodes = ranked[:KEPT] + [passes.refined(decoded) for decoded in ranked[:KEPT]]
     decodes += [_sampled(rollouts, ranked, rng) for _ in range(effort.samples)]
     best = min(decodes, key=lambda decoded: decoded.score)
@@ -210,12 +211,12 @@ class MeasuredTuning(Evolution):
             moves=(effort.moves, 1),
             variants=(effort.variants, 0),
         )
-        self.objective, self.measurements, self.at_once = (
-            objective,
-            measurements,
-            at_once,
-        )
-        self.seed, self.noise, self.effort = seed, noise, effort
+        self.objective = objective
+        self.measurements = measurements
+        self.at_once = at_once
+        self.seed = seed
+        self.noise = noise
+        self.effort = effort
         self.rounds: list[
             tuple[int, float, float]
         ] = []  # of each measurement: round, log seconds
@@ -260,7 +261,8 @@ class MeasuredTuning(Evolution):
     def proposed(self) -> list[Placement]:
         """Return the placements to measure next, of those that the policy proposes or proposed."""
         rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
-        policy, orders = self.average, self.orders
+        policy = self.average
+        orders = self.orders
         believed_problem = self.posterior.problem
         problems = [
             believed_problem,
@@ -327,7 +329,10 @@ class MeasuredTuning(Evolution):
         """Return the log of the believed step time with each candidate, over the first's."""
         members = (candidates / self.spread.numpy()).astype(np.float32)
         rollouts = self.rollouts(sample)
-        choose = self._refined if self.part == "refiner" else self._decoded
+        if self.part == "refiner":
+            choose = self._refined
+        else:
+            choose = self._decoded
         placements = [
             self._placement(rollouts, decoded) for decoded in choose(rollouts, members)
         ]
@@ -336,8 +341,10 @@ class MeasuredTuning(Evolution):
 
     def _refined(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
         """Return the best decode after passes with each candidate."""
-        ranked, passes = rollouts.greedy(), RefiningPasses(rollouts)
-        ground, refined = passes.ground, []
+        ranked = rollouts.greedy()
+        passes = RefiningPasses(rollouts)
+        ground = passes.ground
+        refined = []
         for weights in members:
             passes.ground = ground._replace(weights=weights)
             refined.append(passes.best(ranked))
@@ -361,7 +368,8 @@ class MeasuredTuning(Evolution):
         """Keep the better policy, the placement and the measurements; say how good they are."""
         if not self.posterior.succeeded:
             return
-        current, best = self._believed(self.average), self._believed(self.kept)
+        current = self._believed(self.average)
+        best = self._believed(self.kept)
         if current < best:
             self.kept.load_state_dict(self.average.state_dict())
         self.log("policy/believed_ms", 1e3 * min(current, best), prog_bar=True)

@@ -61,7 +61,8 @@ class MeasuredReinforce(Reinforce):
         **given: Any,
     ) -> None:
         super().__init__(samples=samples, kept=kept, shared=0, moves=0, **given)
-        self.objective, self.held_out = objective, held_out
+        self.objective = objective
+        self.held_out = held_out
         self.before: list[float] = []
         self.found: tuple[float, Placement] | None = None
 
@@ -92,9 +93,8 @@ class MeasuredReinforce(Reinforce):
         if not ran:
             return np.ones(len(drawn))
         best = min(ran, key=lambda pair: pair[0])
-        self.found = (
-            best if self.found is None or best[0] < self.found[0] else self.found
-        )
+        if self.found is None or best[0] < self.found[0]:
+            self.found = best
         self.log("measured/best_ms", 1e3 * self.found[0], prog_bar=True, batch_size=1)
         self.log("measured/greedy_ms", 1e3 * (step_times[0] or np.nan), batch_size=1)
         worst = FAILED * max(seconds for seconds, _ in ran)
@@ -110,7 +110,10 @@ class MeasuredReinforce(Reinforce):
         step_times = []
         for objective in (self.objective, *self.held_out):
             is_trained = objective is self.objective
-            space = self.sample.space if is_trained else SearchSpace(objective.problem)
+            if is_trained:
+                space = self.sample.space
+            else:
+                space = SearchSpace(objective.problem)
             episodes = Episodes(space, self.average.order)
             decode = episodes.greedy(episodes.network(self.average))
             seconds = objective.measure([_placement(episodes, decode)])[0].seconds
@@ -190,5 +193,6 @@ class MeasuredReinforce(Reinforce):
 
 def _placement(episodes: Episodes, unit_device: IntArray) -> Placement:
     space = episodes.space
-    device, order = space.spread(unit_device), episodes.sequence(unit_device)[1]
+    device = space.spread(unit_device)
+    order = episodes.sequence(unit_device)[1]
     return finished_placement(space.problem, device, order, placer="gnn")

@@ -38,7 +38,9 @@ class FewProblems(LightningDataModule):
     ) -> None:
         super().__init__()
         check_least("data", steps=(steps, 1), batch_size=(batch_size, 1))
-        self.problems, self.steps, self.batch_size = list(problems), steps, batch_size
+        self.problems = list(problems)
+        self.steps = steps
+        self.batch_size = batch_size
         self.samples: list[ProblemSample] = []
         self.held_out: list[ProblemSample] = []  # validated on in place of the others
 
@@ -131,7 +133,8 @@ class ProblemFiles(FewProblems):
         batch_size: int = 4,
     ) -> None:
         super().__init__([], steps, batch_size)
-        self.patterns, self.held_out_patterns = tuple(problems), tuple(held_out)
+        self.patterns = tuple(problems)
+        self.held_out_patterns = tuple(held_out)
 
     def setup(self, stage: str) -> None:
         """Read the problems; those to learn from are mixed, so that sizes come in no order.
@@ -156,9 +159,10 @@ def _read(patterns: Sequence[str]) -> list[Problem]:
     """Return the problems of paths as they are, and of each pattern by name."""
     problems: list[Problem] = []
     for pattern in patterns:
-        paths = (
-            sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
-        )
+        if has_magic(pattern):
+            paths = sorted(glob(pattern, recursive=True))
+        else:
+            paths = [pattern]
         if not paths:
             raise InputError(
                 f"problems {pattern!r}: no such file below {str(Path.cwd())!r}"

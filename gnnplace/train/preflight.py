@@ -263,14 +263,16 @@ def _merge(
 ) -> None:
     """Put a mapping of a file over one of the recipe."""
     for name, value in added.items():
-        key, appends = str(name).removesuffix("+"), str(name).endswith("+")
+        key = str(name).removesuffix("+")
+        appends = str(name).endswith("+")
         key_path = (*path, key)
         recipe.note(key_path, f"{file}: {'.'.join(key_path)}")
         if key_path in SHORT_NAMES and isinstance(value, str):
             value = {"class_path": value}
         if isinstance(value, dict):
             current = target.get(key)
-            current = current if isinstance(current, dict) else {}
+            if not isinstance(current, dict):
+                current = {}
             if "class_path" in value:
                 current = _of_class(current, value["class_path"])
             target[key] = current
@@ -331,7 +333,12 @@ def _named_class(current: object, class_path: str, *, is_list: bool) -> object:
         is_list: Whether the class is one more of several.
     """
     if is_list:
-        items = current if isinstance(current, list) else [current] if current else []
+        if isinstance(current, list):
+            items = current
+        elif current:
+            items = [current]
+        else:
+            items = []
         return [*items, {"class_path": class_path}]
     section = _of_class(current if isinstance(current, dict) else {}, class_path)
     section["class_path"] = class_path
@@ -343,7 +350,8 @@ def _enter(
 ) -> tuple[dict[str, Any] | None, KeyPath]:
     """Return the mapping below a key, where an option's name goes on; None where there is none."""
     if _is_class(target, path) and key not in CLASS_KEYS:
-        target, path = target.setdefault("init_args", {}), (*path, "init_args")
+        target = target.setdefault("init_args", {})
+        path = (*path, "init_args")
     if not target.get(key):
         target[key] = {}
     below = target[key]
@@ -436,13 +444,16 @@ def _class_named(
         }
     if name in names:
         match = find_class(names[name])
-        return match if isinstance(match, ClassSource) else None
+        if isinstance(match, ClassSource):
+            return match
+        return None
     if not names or _has_user_classes(recipe):
         return None
     near = suggestion(name, names)
-    listed = (
-        f"one of {', '.join(sorted(names))}" if len(names) < 8 else "one of Lightning's"
-    )
+    if len(names) < 8:
+        listed = f"one of {', '.join(sorted(names))}"
+    else:
+        listed = "one of Lightning's"
     mend = (
         near
         or f"; name {listed}, or one of your own with its module, as in mine.{name}"
@@ -470,14 +481,23 @@ def _short(module: str) -> str:
 def _classes_of(module: str, path: KeyPath) -> list[str]:
     """Return the names of the classes of a module that fit a section."""
     match = find_class(f"{module}.__no_such_name__")
-    names = match.names if isinstance(match, Missing) else ()
+    if isinstance(match, Missing):
+        names = match.names
+    else:
+        names = ()
     kind = KINDS.get(path)
     if kind is None:
         return [name for name in names if name[:1].isupper()]
     fitting = []
     for name in names:
-        source = find_class(f"{module}.{name}") if name[:1].isupper() else None
-        bases = bases_of(source) if isinstance(source, ClassSource) else iter(())
+        if name[:1].isupper():
+            source = find_class(f"{module}.{name}")
+        else:
+            source = None
+        if isinstance(source, ClassSource):
+            bases = bases_of(source)
+        else:
+            bases = iter(())
         if any(base is not None and base.name == kind for base in bases):
             fitting.append(name)
     return fitting
@@ -577,7 +597,10 @@ def _check_value(
     text = recipe.text_of(path)
     reason = wrong_type(parameter, value, text is not None)
     if reason:
-        shown = text if text is not None else _as_yaml(value)
+        if text is not None:
+            shown = text
+        else:
+            shown = _as_yaml(value)
         raise InputError(f"{recipe.source_of(path)}: {shown}: {reason}")
 
 
@@ -621,7 +644,10 @@ def _list_words(annotation: ast.Subscript) -> str:
     }
     if kinds[-1:] == ["..."] or len(kinds) == 1:
         return f"a list of {plural.get(kinds[0], 'values')}"
-    same = plural.get(kinds[0], "values") if len(set(kinds)) == 1 else "values"
+    if len(set(kinds)) == 1:
+        same = plural.get(kinds[0], "values")
+    else:
+        same = "values"
     return f"a list of {len(kinds)} {same}"
 
 
@@ -643,7 +669,9 @@ def _options(annotation: ast.expr) -> list[ast.expr]:
 
 def _parts(annotation: ast.Subscript) -> list[ast.expr]:
     inside = annotation.slice
-    return list(inside.elts) if isinstance(inside, ast.Tuple) else [inside]
+    if isinstance(inside, ast.Tuple):
+        return list(inside.elts)
+    return [inside]
 
 
 def _last(node: ast.expr) -> str:
@@ -654,7 +682,10 @@ def _kind_of(annotation: ast.expr) -> str:
     """Return the kind of a type that is compared with values: a key of `WORDS`; else "any"."""
     if isinstance(annotation, ast.Constant) and annotation.value is None:
         return "None"
-    base = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    if isinstance(annotation, ast.Subscript):
+        base = annotation.value
+    else:
+        base = annotation
     name = _last(base)
     if name in LISTS:
         return "list"
@@ -712,11 +743,9 @@ def _is_number(value: object, *, whole: bool) -> bool:
             return False
     if not isinstance(value, int | float):
         return False
-    return (
-        math.isfinite(value) and float(value).is_integer()
-        if whole
-        else not math.isnan(value)
-    )
+    if whole:
+        return math.isfinite(value) and float(value).is_integer()
+    return not math.isnan(value)
 
 
 # ---------------------------------------------------------------- what the classes check themselves
@@ -754,7 +783,10 @@ def _least_values(node: ast.AST) -> dict[str, float]:
                 continue
             name, number = pair.elts
             is_argument = isinstance(name, ast.Name) and name.id == keyword.arg
-            value = number.value if isinstance(number, ast.Constant) else None
+            if isinstance(number, ast.Constant):
+                value = number.value
+            else:
+                value = None
             if is_argument and isinstance(value, int | float):
                 minima[keyword.arg] = value
     return minima
@@ -782,21 +814,28 @@ def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
     ):
         return
     if not zipfile.is_zipfile(str(path)):
-        fault = "not a checkpoint" if Path(str(path)).exists() else "no such file"
+        if Path(str(path)).exists():
+            fault = "not a checkpoint"
+        else:
+            fault = "no such file"
         raise InputError(f"{position} {path}: {fault}; give a .ckpt file or 'last'")
 
 
 def _check_policies(recipe: TrainingRecipe) -> None:
     """Check what the policies of this package cannot be trained with, and what they never log."""
     model = recipe.sections.get("model")
-    name = model.get("class_path") if isinstance(model, dict) else None
+    if isinstance(model, dict):
+        name = model.get("class_path")
+    else:
+        name = None
     if not isinstance(name, str):
         return
     source = find_class(name if "." in name else f"{OURS}.{name}")
     if not isinstance(source, ClassSource) or not source.module.name.startswith(OURS):
         return
     trainer = recipe.sections.get("trainer")
-    trainer = trainer if isinstance(trainer, dict) else {}
+    if not isinstance(trainer, dict):
+        trainer = {}
     precision = trainer.get("precision")
     evolves = any(
         base is not None and base.name == EVOLVED for base in bases_of(source)
@@ -815,7 +854,8 @@ def _check_monitors(
 ) -> None:
     """Refuse a callback's monitor that a model of this package never logs."""
     callbacks = trainer.get("callbacks") or []
-    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    if not isinstance(callbacks, list):
+        callbacks = [callbacks]
     sections = [
         item if isinstance(item, dict) else {"class_path": item} for item in callbacks
     ]
@@ -828,7 +868,10 @@ def _check_monitors(
     metrics = logged_metrics(model)
     for section in sections:
         arguments = section.get("init_args")
-        monitor = arguments.get("monitor") if isinstance(arguments, dict) else None
+        if isinstance(arguments, dict):
+            monitor = arguments.get("monitor")
+        else:
+            monitor = None
         if (
             not isinstance(monitor, str)
             or monitor in (*metrics, *ANY_METRIC)
@@ -901,10 +944,13 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
                 created.append(directory)
         if not folder.is_dir():
             return "is a file"
-        writable = (
-            os.access(folder, os.W_OK | os.X_OK) if probe is None else probe(folder)
-        )
-        return "" if writable else "cannot be written to"
+        if probe is None:
+            writable = os.access(folder, os.W_OK | os.X_OK)
+        else:
+            writable = probe(folder)
+        if writable:
+            return ""
+        return "cannot be written to"
     except FileExistsError:
         return ""  # made by another process meanwhile
     except OSError as error:

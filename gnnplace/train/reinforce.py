@@ -203,14 +203,21 @@ class Reinforce(Learner):
         # An encoder or an order of one's own is code that the network's file names: whoever passes
         # it here trusts it.
         with trusting(encoder is not None or order is not None):
-            described_encoder = None if encoder is None else described(encoder)
+            if encoder is None:
+                described_encoder = None
+            else:
+                described_encoder = described(encoder)
             options = {"order": order, "encoder": described_encoder}
             network = begun(start, sizes | options)
         super().__init__(network, learning_rate, steps, export)
         self.start = start
-        self.samples, self.kept = samples, kept
-        self.shared, self.moves = shared, moves
-        self.label, self.gradient, self.greedy = label, gradient, greedy
+        self.samples = samples
+        self.kept = kept
+        self.shared = shared
+        self.moves = moves
+        self.label = label
+        self.gradient = gradient
+        self.greedy = greedy
         self.temperature = temperature
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
         self.labels: dict[tuple[int, int], tuple[float, IntArray]] = {}
@@ -251,7 +258,10 @@ class Reinforce(Learner):
         gains = advantages(cost[draws])
         extreme = extremes(gains, self.kept)
         rows = np.concatenate([[0, 0], 1 + extreme])
-        order = drawn.order[rows] if len(drawn.order) > 1 else drawn.order
+        if len(drawn.order) > 1:
+            order = drawn.order[rows]
+        else:
+            order = drawn.order
         unit_device = np.concatenate([best[None], drawn.unit_device[rows[1:]]])
         greedy = self.greedy * gain_over(float(cost[0]), cost[draws])
         label = self.label * regret(
@@ -319,7 +329,8 @@ class Reinforce(Learner):
         rng: np.random.Generator,
     ) -> IntArray:
         """Return the best known placement for a number of devices, after some moves."""
-        key, cheapest = (sample.index, drawn.limit), int(cost.argmin())
+        key = (sample.index, drawn.limit)
+        cheapest = int(cost.argmin())
         best = self.labels.get(key)
         if best is None or cost[cheapest] < best[0]:
             best = float(cost[cheapest]), drawn.unit_device[cheapest]
@@ -334,7 +345,8 @@ class Reinforce(Learner):
         ``states`` are the encoder's, with gradients. [m, hidden]
         """
         network = self.policy.network(states.detach(), episodes.devices)
-        decisions, torch_device = episodes.seen(network, lesson.drawn), states.device
+        decisions = episodes.seen(network, lesson.drawn)
+        torch_device = states.device
         actions = torch.from_numpy(decisions.device).long().to(torch_device)
         scores = self.policy.decoder(
             states[torch.from_numpy(decisions.step).long().to(torch_device)],
@@ -373,7 +385,8 @@ class Reinforce(Learner):
 
         It is that of all draws' log-probabilities times their weights.
         """
-        graph, priority = episodes.graph.graph, episodes.priority(network)
+        graph = episodes.graph.graph
+        priority = episodes.priority(network)
         rows = zip(lesson.weight[1:], lesson.drawn.order[1:], strict=True)
         total = sum(
             weight
@@ -401,10 +414,8 @@ class Reinforce(Learner):
     def place(self, network: GnnPolicy, sample: ProblemSample) -> float:
         episodes = Episodes(sample.space, network.order)
         unit_device = episodes.greedy(episodes.network(network))
-        device, order = (
-            sample.space.spread(unit_device),
-            episodes.sequence(unit_device)[1],
-        )
+        device = sample.space.spread(unit_device)
+        order = episodes.sequence(unit_device)[1]
         return sample.space.score(*repair(sample.space, device, order))
 
 
@@ -455,11 +466,9 @@ def gain_over(one: float, seconds: FloatArray) -> float:
 def extremes(gains: FloatArray, count: int) -> NDArray[np.intp]:
     """Return the indices of the greatest and least gains, half of ``count`` each. [count]"""
     ranked = np.argsort(gains, kind="stable")
-    return (
-        ranked
-        if count >= len(gains)
-        else np.r_[ranked[: count // 2], ranked[-(count // 2) :]]
-    )
+    if count >= len(gains):
+        return ranked
+    return np.r_[ranked[: count // 2], ranked[-(count // 2) :]]
 
 
 EVEN = 0.75  # 3 : 1 on two devices is 0.8 of them
@@ -508,16 +517,16 @@ def _moved(
     episodes: Episodes, unit_device: IntArray, rng: np.random.Generator
 ) -> IntArray:
     """Return a placement with a cluster or a unit on another device."""
-    levels, problem = episodes.clusters.of, episodes.space.problem
+    levels = episodes.clusters.of
+    problem = episodes.space.problem
     level = int(rng.integers(len(levels) + 1))
     unit = int(rng.integers(problem.num_units))
     device = int(rng.integers(problem.num_devices))
     alone = level == len(levels)
-    moved_units = (
-        np.array([unit])
-        if alone
-        else np.flatnonzero(levels[level] == levels[level, unit])
-    )
+    if alone:
+        moved_units = np.array([unit])
+    else:
+        moved_units = np.flatnonzero(levels[level] == levels[level, unit])
     placement = unit_device.copy()
     placement[moved_units[problem.unit_allowed[moved_units, device]]] = device
     return placement

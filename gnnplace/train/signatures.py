@@ -142,7 +142,9 @@ def find_class(path: str) -> ClassSource | Missing | None:
         None where the source does not tell, such as in compiled modules.
     """
     module, _, name = path.rpartition(".")
-    return _find(module, name, MOST_STEPS) if module else None
+    if module:
+        return _find(module, name, MOST_STEPS)
+    return None
 
 
 def bases_of(source: ClassSource) -> Iterator[ClassSource | None]:
@@ -154,7 +156,10 @@ def bases_of(source: ClassSource) -> Iterator[ClassSource | None]:
         name = _dotted(base.value if isinstance(base, ast.Subscript) else base)
         if name in ("object", "ABC", "Generic", "Protocol"):
             continue
-        parent = None if name is None else _in_module(source.module, name, MOST_STEPS)
+        if name is None:
+            parent = None
+        else:
+            parent = _in_module(source.module, name, MOST_STEPS)
         if isinstance(parent, ClassSource):
             yield from bases_of(parent)
         else:
@@ -258,7 +263,10 @@ def _find_spec(name: str) -> tuple[Path | None, tuple[str, ...]] | None:
         return None
     if spec is None:
         return None
-    origin = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    if spec.origin and spec.origin.endswith(".py"):
+        origin = Path(spec.origin)
+    else:
+        origin = None
     return origin, tuple(spec.submodule_search_locations or ())
 
 
@@ -280,14 +288,23 @@ def _find(module: str, name: str, steps: int) -> ClassSource | Missing | None:
     if _find_spec(module) is None:
         package, _, last = module.rpartition(".")
         if not package:
-            return None if module in sys.builtin_module_names else Missing(module)
+            if module in sys.builtin_module_names:
+                return None
+            return Missing(module)
         holder = _find_spec(package)
         if holder is not None and not holder[1]:
             return None  # such as a class in a class
-        parent = _find(package, last, steps - 1) if steps > 0 else None
-        return parent if isinstance(parent, Missing) else None
+        if steps > 0:
+            parent = _find(package, last, steps - 1)
+        else:
+            parent = None
+        if isinstance(parent, Missing):
+            return parent
+        return None
     source = _read_module(module)
-    return None if source is None else _in_module(source, name, steps)
+    if source is None:
+        return None
+    return _in_module(source, name, steps)
 
 
 def _in_module(module: Module, name: str, steps: int) -> ClassSource | Missing | None:
@@ -298,21 +315,21 @@ def _in_module(module: Module, name: str, steps: int) -> ClassSource | Missing |
     statement = definitions.get(first)
     if statement is None:
         if _find_spec(f"{module.name}.{first}") is not None:  # a submodule
-            return (
-                _find(f"{module.name}.{first}", remainder, steps - 1)
-                if remainder
-                else None
-            )
+            if remainder:
+                return _find(f"{module.name}.{first}", remainder, steps - 1)
+            return None
         for starred in module.starred():
             match = _find(_absolute(module, starred), name, steps - 1)
             if isinstance(match, ClassSource):
                 return match
         is_open = module.is_open() or hasattr(builtins, first)
-        return (
-            None if is_open else Missing(module.name, first, tuple(sorted(definitions)))
-        )
+        if is_open:
+            return None
+        return Missing(module.name, first, tuple(sorted(definitions)))
     if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-        return None if remainder else ClassSource(module, statement)
+        if remainder:
+            return None
+        return ClassSource(module, statement)
     if isinstance(statement, ast.ImportFrom):
         origin = _absolute(module, statement)
         original = next(
@@ -377,4 +394,6 @@ def _bound_names(statement: ast.stmt) -> list[str]:
 
 def _dotted(node: ast.expr) -> str | None:
     text = ast.unparse(node)
-    return text if text.replace(".", "").replace("_", "").isalnum() else None
+    if text.replace(".", "").replace("_", "").isalnum():
+        return text
+    return None

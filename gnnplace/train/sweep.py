@@ -117,7 +117,8 @@ def parse_values(key: str, text: str) -> BaseDistribution:
     match = RANGE.fullmatch(text)
     if match is None:
         return _choices(key, text)
-    low, high = _number(key, match["low"]), _number(key, match["high"])
+    low = _number(key, match["low"])
+    high = _number(key, match["high"])
     log = match["log"] is not None
     if low > high or (log and low <= 0):
         raise InputError(f"{key}: {text!r}: must rise, and from above 0 with ':log'")
@@ -271,12 +272,15 @@ def quiet_trainer(trainer: Namespace, folder: Path) -> None:
             f"trainer.devices {trainer.devices}: a trial has one; start more workers"
         )
     callbacks = trainer.callbacks or []
-    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    if not isinstance(callbacks, list):
+        callbacks = [callbacks]
     trainer.callbacks = [c for c in callbacks if not is_checkpoint(c)]
-    trainer.default_root_dir, trainer.logger = str(folder), None
+    trainer.default_root_dir = str(folder)
+    trainer.logger = None
     trainer.enable_checkpointing = False
     trainer.num_sanity_val_steps = 0  # the start weights are those of every trial
-    trainer.enable_progress_bar = trainer.enable_model_summary = False
+    trainer.enable_progress_bar = False
+    trainer.enable_model_summary = False
     complete(trainer, logs=("csv",))
 
 
@@ -289,8 +293,11 @@ class Pruning(Callback):
     """
 
     def __init__(self, trial: Trial, monitor: str) -> None:
-        self.trial, self.monitor = trial, monitor
-        self.best, self.validations, self.pruned = float("inf"), 0, False
+        self.trial = trial
+        self.monitor = monitor
+        self.best = float("inf")
+        self.validations = 0
+        self.pruned = False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the best figure so far and stop the training if the trial is pruned.
@@ -401,7 +408,9 @@ def _retry_once() -> dict[str, object]:
 def _plain(url: str) -> str:
     """Return ``url`` without a password."""
     start, at, host = url.rpartition("@")
-    return f"{start.rsplit(':', 1)[0]}:***@{host}" if at else url
+    if at:
+        return f"{start.rsplit(':', 1)[0]}:***@{host}"
+    return url
 
 
 def sweep(
@@ -447,7 +456,10 @@ def _line(study: optuna.Study, trial: FrozenTrial, goal: int) -> str:
     values = ", ".join(
         f"{key.rsplit('.', 1)[-1]} {value}" for key, value in short.items()
     )
-    figure = "no figure" if trial.value is None else f"{trial.value:.4f}"
+    if trial.value is None:
+        figure = "no figure"
+    else:
+        figure = f"{trial.value:.4f}"
     state = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned"}.get(
         trial.state, "failed"
     )
@@ -473,8 +485,14 @@ def table(trials: list[FrozenTrial]) -> str:
 
 
 def _figures(trial: FrozenTrial) -> list[Any]:
-    seconds = "" if trial.duration is None else f"{trial.duration.total_seconds():.1f}"
-    figure = "" if trial.value is None else f"{trial.value:.6f}"
+    if trial.duration is None:
+        seconds = ""
+    else:
+        seconds = f"{trial.duration.total_seconds():.1f}"
+    if trial.value is None:
+        figure = ""
+    else:
+        figure = f"{trial.value:.6f}"
     validations = len(trial.intermediate_values)
     return [trial.number, trial.state.name.lower(), figure, validations, seconds]
 

@@ -62,7 +62,10 @@ def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> N
     """
     root = Path(trainer.default_root_dir)
     callbacks = trainer.callbacks or []
-    trainer.callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    if isinstance(callbacks, list):
+        trainer.callbacks = callbacks
+    else:
+        trainer.callbacks = [callbacks]
     if trainer.logger is None:
         trainer.logger = [
             Namespace(
@@ -127,7 +130,10 @@ class PredictionTable(BasePredictionWriter):
         """Write the rows that ``predict_step`` returned."""
         rows = [row for batch in predictions for row in batch]
         text = csv_text([rows[0].keys(), *(row.values() for row in rows)])
-        number = f"-{trainer.global_rank}" if trainer.world_size > 1 else ""
+        if trainer.world_size > 1:
+            number = f"-{trainer.global_rank}"
+        else:
+            number = ""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"predictions{number}.csv"
         write_text(path, text)
@@ -194,7 +200,9 @@ class TrainingCLI(LightningCLI):
     @property
     def chosen(self) -> Namespace:
         """Return the parsed arguments of the subcommand, or all where there is none."""
-        return self.config[self.subcommand] if self.subcommand else self.config
+        if self.subcommand:
+            return self.config[self.subcommand]
+        return self.config
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the number of torch threads."""
@@ -262,7 +270,10 @@ class TrainingCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Say which folders have the network now, and how to place with it."""
-        folders = self.model.exported_folders if isinstance(self.model, Learner) else []
+        if isinstance(self.model, Learner):
+            folders = self.model.exported_folders
+        else:
+            folders = []
         if folders and self.trainer.is_global_zero:
             placer = self.model.policy.placer
             write_line(f"wrote {' and '.join(folders)}")
@@ -300,7 +311,10 @@ def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> Non
         raise InputError(
             f"ckpt_path {path}: not a checkpoint; give a .ckpt file"
         ) from None
-    state = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    if isinstance(checkpoint, dict):
+        state = checkpoint.get("state_dict")
+    else:
+        state = None
     if not isinstance(state, dict):
         raise InputError(
             f"ckpt_path {path}: not a checkpoint of Lightning, it has no state_dict; give a .ckpt "
@@ -341,7 +355,10 @@ def _check_state(path: str, state: dict[str, Any], model: LightningModule) -> No
     missing = [key for key in wanted if key not in state]
     unexpected = [key for key in state if key not in wanted]
     if missing or unexpected:
-        first = f"lacks {missing[0]}" if missing else f"has {unexpected[0]}"
+        if missing:
+            first = f"lacks {missing[0]}"
+        else:
+            first = f"has {unexpected[0]}"
         raise MismatchError(
             f"ckpt_path {path}: is of another model, it {first} ({len(missing)} names missing, "
             f"{len(unexpected)} too many for {name}); give the recipe that it was trained with"
@@ -358,7 +375,10 @@ def mistake_of(error: Exception) -> InputError | None:
     )
     if is_monitor:
         named = re.search(r"on metric `?([^` ]+)|monitor='([^']+)'", message)
-        monitor = "" if named is None else named[1] or named[2]
+        if named is None:
+            monitor = ""
+        else:
+            monitor = named[1] or named[2]
         listed_part = (
             message.partition("metrics: ")[2] or message.partition("following: ")[2]
         )
@@ -366,7 +386,10 @@ def mistake_of(error: Exception) -> InputError | None:
         metrics = QUOTED.findall(
             listed_part.partition("HINT")[0].partition("Condition")[0]
         )
-        listed = f"; there are {', '.join(sorted(set(metrics)))}" if metrics else ""
+        if metrics:
+            listed = f"; there are {', '.join(sorted(set(metrics)))}"
+        else:
+            listed = ""
         near = suggestion(monitor, metrics) or listed
         return InputError(f"monitor {monitor}: the model logs no such figure{near}")
     if "(ckpt_path=" in message or "Checkpoint at" in message:
@@ -388,7 +411,9 @@ def adopt_torchrun(trainer: Namespace) -> None:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return
-    local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
-    trainer.devices, trainer.num_nodes = local, world // local
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    world = int(os.environ["WORLD_SIZE"])
+    trainer.devices = local
+    trainer.num_nodes = world // local
     if trainer.strategy == "auto" and world > 1:
         trainer.strategy = "ddp"

@@ -82,7 +82,8 @@ class StoreSettings:
     max_age_hours: float | None = 24.0
 
 
-DEFAULT_CAPTURE, DEFAULT_MEASUREMENT = CaptureSettings(), MeasurementSettings()
+DEFAULT_CAPTURE = CaptureSettings()
+DEFAULT_MEASUREMENT = MeasurementSettings()
 DEFAULT_STORE = StoreSettings()
 
 
@@ -112,8 +113,10 @@ class Workbench(StepObjective):
             groups=capture.groups,
             microbatches=capture.microbatches,
         )
-        self._model, self._cluster = model, cluster
-        self._measurement, self._store = measurement, store
+        self._model = model
+        self._cluster = cluster
+        self._measurement = measurement
+        self._store = store
 
     @cached_property
     def program(self) -> Program:
@@ -140,11 +143,9 @@ class Workbench(StepObjective):
         from gnnplace.run.measuring import MeasuredObjective
         from gnnplace.run.placed import ExecutionOptions, RecordOptions
 
-        settings, url, hours = (
-            self._measurement,
-            self._store.url,
-            self._store.max_age_hours,
-        )
+        settings = self._measurement
+        url = self._store.url
+        hours = self._store.max_age_hours
         return MeasuredObjective(
             self.program,
             run=ExecutionOptions(

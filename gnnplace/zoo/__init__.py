@@ -1,18 +1,35 @@
-"""Workloads to capture."""
+"""Workloads to capture: models by name, with example inputs and a loss."""
 
-from gnnplace.zoo.hugging_face import hugging_face
-from gnnplace.zoo.workload import (
-    Loss,
-    Workload,
-    build,
-    classified_images,
-    default_batch,
-    generator,
-    names,
-)
+from typing import TYPE_CHECKING
+
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.zoo.hf import TRANSFORMERS_BATCH as TRANSFORMERS_BATCH
+    from gnnplace.zoo.hf import TRANSFORMERS_LENGTH as TRANSFORMERS_LENGTH
+    from gnnplace.zoo.hf import hugging_face as hugging_face
+    from gnnplace.zoo.hf import transformers_config as transformers_config
+    from gnnplace.zoo.inception import ConvUnit as ConvUnit
+    from gnnplace.zoo.language_models import LanguageModel as LanguageModel
+    from gnnplace.zoo.language_models import Unrolled as Unrolled
+    from gnnplace.zoo.language_models import word_loss as word_loss
+    from gnnplace.zoo.language_models import word_workload as word_workload
+    from gnnplace.zoo.two_tower import tower as tower
+    from gnnplace.zoo.workload import Loss as Loss
+    from gnnplace.zoo.workload import Workload as Workload
+    from gnnplace.zoo.workload import build as build
+    from gnnplace.zoo.workload import classified_images as classified_images
+    from gnnplace.zoo.workload import default_batch as default_batch
+    from gnnplace.zoo.workload import generator as generator
+    from gnnplace.zoo.workload import names as names
 
 __all__ = [
+    "TRANSFORMERS_BATCH",
+    "TRANSFORMERS_LENGTH",
+    "ConvUnit",
+    "LanguageModel",
     "Loss",
+    "Unrolled",
     "Workload",
     "build",
     "classified_images",
@@ -20,4 +37,10 @@ __all__ = [
     "generator",
     "hugging_face",
     "names",
+    "tower",
+    "transformers_config",
+    "word_loss",
+    "word_workload",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -61,7 +61,8 @@ class Unrolled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all states, and the last one."""
-        state, states = torch.zeros_like(x[:, 0]), []
+        state = torch.zeros_like(x[:, 0])
+        states = []
         for step_input in x.unbind(1):
             state = self.step(step_input, state)
             states.append(state)
@@ -83,7 +84,8 @@ class SearchedCell(Unrolled):
 
     def __init__(self, width: int, nodes: list[tuple[int, str]]) -> None:
         super().__init__()
-        self.nodes, self.width = nodes, width
+        self.nodes = nodes
+        self.width = width
         self.first = nn.Linear(2 * width, 2 * width)
         self.others = nn.ModuleList(nn.Linear(width, 2 * width) for _ in nodes[1:])
         taken = {source for source, _ in nodes[1:]}
@@ -138,7 +140,8 @@ def word_workload(
     classes: int | None = None,
 ) -> Workload:
     """Return a model of [batch, length] words with a loss on the class of each, or the next."""
-    random, sizes = generator(0), (vocabulary, classes or vocabulary)
+    random = generator(0)
+    sizes = (vocabulary, classes or vocabulary)
     words, targets = (
         torch.randint(size, (batch, length), generator=random) for size in sizes
     )

@@ -50,11 +50,15 @@ class ResNet(nn.Module):
         self.stem = nn.Sequential(
             convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
         )
-        inputs, stages = width, []
+        inputs = width
+        stages = []
         for stage, depth in enumerate(depths):
             blocks = []
             for i in range(depth):
-                stride = 2 if stage > 0 and i == 0 else 1
+                if stage > 0 and i == 0:
+                    stride = 2
+                else:
+                    stride = 1
                 blocks.append(Bottleneck(inputs, width << stage, stride))
                 inputs = (width << stage) * EXPANSION
             stages.append(nn.Sequential(*blocks))

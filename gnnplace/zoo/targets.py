@@ -183,11 +183,15 @@ def set_problem(config: PretrainedConfig, name: str) -> None:
         return
     if config.problem_type is None and config.num_labels is not None:
         is_number = config.num_labels == 1
-        config.problem_type = (
-            "regression" if is_number else "single_label_classification"
-        )
+        if is_number:
+            config.problem_type = "regression"
+        else:
+            config.problem_type = "single_label_classification"
     text_config = config.get_text_config()
     has_padding = getattr(text_config, "pad_token_id", None) is not None
     if name.endswith("ForSequenceClassification") and not has_padding:
         end = getattr(text_config, "eos_token_id", None)
-        text_config.pad_token_id = end if isinstance(end, int) else 0
+        if isinstance(end, int):
+            text_config.pad_token_id = end
+        else:
+            text_config.pad_token_id = 0

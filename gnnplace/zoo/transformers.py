@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnplace.zoo.hugging_face import hugging_face
+from gnnplace.zoo.hf import hugging_face
 from gnnplace.zoo.workload import Workload
 
 

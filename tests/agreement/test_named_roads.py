@@ -113,3 +113,24 @@ def test_a_plan_that_is_searched_keeps_its_price_on_every_road(model, tmp_path):
     priced = gnnplace.price_launch_plan(launched, launcher, CLUSTER, model=name)
     assert priced.answer.step_time == pytest.approx(plan.step_time, rel=LOST)
     assert launcher in LAUNCHERS
+
+
+def test_a_plan_in_words_of_one_s_own_goes_on_as_one_that_is_searched(tmp_path):
+    model, words = "openai-community/gpt2-xl", "dp=2,pp=4,microbatch_size=1,zero=1"
+    words += ",recompute=block:5+3+1+0"
+    (plan,) = gnnplace.plan(model, "8xA100-40", batch=64, given=words)
+    plan.save(tmp_path / "plan.json")
+    read = gnnplace.read_plan(tmp_path / "plan.json")
+    assert gnnplace.explain_plan(read).answer.answer.step_time == pytest.approx(
+        plan.step_time, rel=1e-9
+    )
+    (again,) = gnnplace.plan(model, "8xA100-40", given=str(tmp_path / "plan.json"))
+    assert again.step_time == pytest.approx(plan.step_time, rel=1e-9)
+
+    # A launcher has one number of recomputed layers for all ranks, which takes more time.
+    made = gnnplace.export_plan(read, "megatron-lm")
+    (loss, *_) = made.losses
+    assert loss.told.startswith("recompute=block:5+3+1+0: launchers have one number")
+    assert loss.seconds is not None
+    assert loss.seconds > 0
+    assert "--recompute-num-layers 5" in made.text

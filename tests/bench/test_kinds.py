@@ -9,20 +9,8 @@ from rich.console import Console
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.runner import run_suite
 from gnnplace.bench.standings import merged, was_run
-from gnnplace.bench.suite import ProblemEntry
 from gnnplace.cli.main import run
-from gnnplace.errors import InputError
-from gnnplace.sharding import best_strategy
-from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.networks.registry import build_network
 
-SHARD = """
-name: split
-kind: shard
-problems: [{network: alexnet, ways: 4}, {network: rnnlm, ways: 2}]
-constructions: [data-parallel, expert, greedy]
-placers: [elimination, random-chain]
-"""
 EXECUTE = """
 name: run
 kind: execute
@@ -47,23 +35,6 @@ def rows_of(folder: Path, text: str) -> tuple[list[dict], str]:
     assert run_suite(path, str(folder / "r"), out, lambda line: None) == 0
     (rows,) = (folder / "r").glob("*.jsonl")
     return read_rows(rows), out.file.getvalue()
-
-
-def test_splits_run_as_cells_and_elimination_is_the_best(tmp_path):
-    rows, _ = rows_of(tmp_path, SHARD)
-    assert len(rows) == 10
-    assert all(row["feasible"] and row["clock"] == "modelled" for row in rows)
-    for network, ways in (("alexnet", 4), ("rnnlm", 2)):
-        mine = {row["placer"]: row for row in rows if row["family"] == network}
-        exact = mine["elimination"]
-        tables = sharding_problem(build_network(network), ways, Machine())
-        assert exact["step_time"] == pytest.approx(best_strategy(tables).cost)
-        assert exact["lower_bound"] == pytest.approx(exact["step_time"])
-        assert all(
-            row["step_time"] >= exact["step_time"] * (1 - 1e-12)
-            for row in mine.values()
-        )
-        assert {row["digest"] for row in mine.values()} == {exact["digest"]}
 
 
 def test_executed_cells_tell_what_was_predicted_and_which_clock_ran(executed):
@@ -94,18 +65,9 @@ def test_runs_are_not_recorded_as_best_known(executed):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SHARD.replace("kind: shard\n", ""), "networks are for kind shard"),
-        (
-            SHARD.replace("{network: rnnlm, ways: 2}", "{family: grid}"),
-            "networks are for kind",
-        ),
         (
             EXECUTE.replace('model: "mlp?batch=8"', "family: grid"),
             "kind execute needs models",
-        ),
-        (
-            SHARD.replace("greedy", "heft"),
-            "'heft' is unknown; elimination, data-parallel",
         ),
         (EXECUTE.replace("emulated", "imagined"), "mode"),
         (EXECUTE.replace("execute", "guess"), "kind"),
@@ -117,8 +79,3 @@ def test_suites_of_a_kind_are_checked(tmp_path, text, message, capsys):
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == 1
-
-
-def test_a_network_is_no_problem_to_place():
-    with pytest.raises(InputError, match="only suites of kind shard"):
-        ProblemEntry(network="alexnet").load()

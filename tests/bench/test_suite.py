@@ -9,7 +9,6 @@ from gnnplace.bench.suite import ProblemEntry, cells, read_suite
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import write_problem
 from gnnplace.problem.cluster import preset_names
-from gnnplace.sharding.networks.registry import NETWORKS
 from gnnplace.train.data.captured import shipped_store
 from gnnplace.train.data.datasets import find_dataset
 from gnnplace.train.data.random_families import TEST, TRAIN
@@ -140,8 +139,6 @@ def test_every_shipped_suite_names_what_there_is(path):
         if entry.dataset is not None:
             assert entry.graph in find_dataset(entry.dataset, path.parent).names
             assert entry.cluster in preset_names()
-        if entry.network is not None:
-            assert entry.network in NETWORKS
 
 
 def test_standard_is_held_out_and_its_parts_are_of_all_kinds():

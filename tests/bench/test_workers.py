@@ -261,7 +261,7 @@ def test_places_that_are_none_are_one_line(suite, capsys):
 
 @pytest.mark.parametrize("runner", [here, partial(in_processes, 1)])
 def test_compiling_is_told_before_the_first_cell(runner, monkeypatch):
-    def warm_up(kind, names, progress):
+    def warm_up(names, progress):
         progress(f"compiling for {names}")
 
     monkeypatch.setattr(workers, "warm_up", warm_up)
@@ -269,5 +269,5 @@ def test_compiling_is_told_before_the_first_cell(runner, monkeypatch):
     monkeypatch.setattr(workers, "run_task", lambda task: {})
     monkeypatch.setattr(CellWorker, "run", lambda self, task: {})
     said = []
-    assert len(list(runner(["place", "single"], said.append)([None]))) == 1
+    assert len(list(runner(["single"], said.append)([None]))) == 1
     assert said == ["compiling for ['single']"]

@@ -36,9 +36,9 @@ def run(job: dict[str, Any]) -> int:
         _take_shared_memory()
     if job["what"] == "train and save":
         return train_and_save(Path(job["arguments"][0]))
-    from gnnplace.cli.main import main
+    from gnnplace.cli import run_and_exit
 
-    main(job["arguments"])
+    run_and_exit(job["arguments"])
     return 0
 
 

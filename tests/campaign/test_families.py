@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.hugging_face import hugging_face
+from gnnplace.zoo.hf import hugging_face
 from tests.campaign.random_models import BATCH, Drawn
 from tests.campaign.test_differential import in_double
 from tests.campaign.test_roads import DOUBLE_ROUNDING, ROUNDING, gone

@@ -23,7 +23,7 @@ from gnnplace.cli.main import run
 from gnnplace.errors import GnnplaceError
 from gnnplace.explaining.measured_steps import measured_steps
 from gnnplace.launch.registry import read_launch_file
-from gnnplace.zoo.hugging_face import hugging_face
+from gnnplace.zoo.hf import hugging_face
 from tests.campaign import formats as f
 from tests.campaign import mutations as m
 from tests.explaining.test_measured_steps import LOGS, SIZES, written

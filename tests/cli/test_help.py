@@ -11,7 +11,6 @@ from gnnplace.graph.orders import FIXED_ORDERS
 from gnnplace.policy.placing import placer_names
 from gnnplace.problem.cluster import preset_names
 from gnnplace.problem.formats import READERS
-from gnnplace.sharding.networks.registry import NETWORKS
 
 
 def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -28,7 +27,7 @@ def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("place", [*placer_names(), *preset_names(), *ZOO, *FIXED_ORDERS]),
         ("compare", [*placer_names(), *preset_names(), *ZOO]),
         ("plan", [*preset_names(), *ZOO]),
-        ("shard", [*NETWORKS, *ZOO]),
+        ("shard", ZOO),
         ("convert", list(READERS)),
     ],
 )

@@ -14,7 +14,7 @@ from gnnplace.measurements.calibration import Calibration, read_calibration
 from gnnplace.problem import problem_to_data, write_problem
 from gnnplace.problem.cluster.machine import machine
 from gnnplace.problem.placement import placement_to_data
-from gnnplace.report.environment import environment
+from gnnplace.report import describe_environment as environment
 from gnnplace.train.workbench import Workbench
 from tests.measurements.test_calibration import samples
 from tests.measurements.writer import run_record, step_record

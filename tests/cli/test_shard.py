@@ -11,6 +11,7 @@ from gnnplace.sharding.solver import search
 from tests.problem.formats.test_nccl_tests import new
 from tests.sharding.problems import clique, every_point, random_problem, write_files
 
+SMALL = "mlp?depth=1&width=64&batch=8"
 TITLE = "{http://www.w3.org/2000/svg}title"
 
 
@@ -96,24 +97,14 @@ def test_an_error_without_a_frontier_is_refused(path, capsys):
     assert "--pareto" in error
 
 
-def test_a_network_in_words(capsys):
-    assert run(["shard", "alexnet", "--devices", "4"]) == 0
-    text = capsys.readouterr().out
-    assert "alexnet on 4 devices" in text
-    assert "conv2  batch over" in text
-    assert "data parallelism" in text
-    answer = answer_of(["shard", "alexnet", "--devices", "4", "--json"], capsys)
-    assert answer["memory"] > 0
-
-
-def test_networks_and_devices_are_checked(path, capsys):
-    assert "alexnet" in failure(["shard", "nothing"], capsys)[1]
-    assert "--devices" in failure(["shard", "alexnet", "--devices", "0"], capsys)[1]
+def test_models_and_devices_are_checked(path, capsys):
+    assert "zoo name" in failure(["shard", "nothing"], capsys)[1]
+    assert "--devices" in failure(["shard", SMALL, "--devices", "0"], capsys)[1]
     assert "--devices" in failure(["shard", path, "--devices", "4"], capsys)[1]
 
 
 def test_faster_links_cost_less(capsys):
-    network = ["shard", "transformer", "--devices", "4", "--json"]
+    network = ["shard", SMALL, "--devices", "4", "--json"]
     slow = answer_of([*network, "--bandwidth", "1e9"], capsys)
     fast = answer_of([*network, "--bandwidth", "1e11"], capsys)
     assert fast["cost"] < slow["cost"]
@@ -140,6 +131,7 @@ def test_the_frontier_is_drawn(problem, path, tmp_path, capsys):
     [
         (["--pareto", "-o", "f.png"], ".svg or .html"),
         (["-o", "f.svg"], "--pareto"),
+        (["--executable"], "no model to run"),
         (["--pareto", "--epsilon", "-1"], "epsilon"),
         (["--pareto", "--memory-limit", "-5"], "--memory-limit -5"),
     ],
@@ -173,25 +165,14 @@ def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, 
 
 def test_a_cluster_says_what_collectives_take(tmp_path, capsys):
     """A faster fabric costs less; devices are the cluster's; a log of one's own goes before it."""
-    slow = answer_of(
-        ["shard", "alexnet", "--cluster", "pcie-rtx-pro-6000-8", "--json"], capsys
-    )
-    fast = answer_of(
-        ["shard", "alexnet", "--cluster", "nvswitch-b200-8", "--json"], capsys
-    )
+    asked = ["shard", SMALL, "--flops", "1e6", "--json", "--cluster"]
+    slow = answer_of([*asked, "pcie-rtx-pro-6000-8"], capsys)
+    fast = answer_of([*asked, "nvswitch-b200-8"], capsys)
     assert fast["cost"] < slow["cost"]
     log = tmp_path / "nccl.log"
     log.write_text(new(), encoding="utf-8")
-    own = [
-        "shard",
-        "alexnet",
-        "--cluster",
-        "pcie-a100-8",
-        "--links",
-        str(log),
-        "--json",
-    ]
-    assert fast["cost"] < answer_of(own, capsys)["cost"] < slow["cost"]
+    own = answer_of([*asked, "pcie-a100-8", "--links", str(log)], capsys)
+    assert fast["cost"] < own["cost"] < slow["cost"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +188,7 @@ def test_a_cluster_says_what_collectives_take(tmp_path, capsys):
     ],
 )
 def test_what_a_cluster_does_not_go_with(arguments, told, capsys):
-    code, error = failure(["shard", "alexnet", *arguments], capsys)
+    code, error = failure(["shard", SMALL, *arguments], capsys)
     assert (code, told in error) == (2, True)
 
 
@@ -228,35 +209,25 @@ def test_the_least_memory_within_a_time(problem, path, capsys):
 
 
 def test_the_fewest_devices_within_limits(capsys):
-    network = ["shard", "alexnet", "--devices", "4", "--json"]
-    memory = {
-        count: answer_of(
-            ["shard", "alexnet", "--devices", str(count), "--pareto", "--json"], capsys
-        )
-        for count in (1, 2, 3)
+    asked = ["shard", SMALL, "--flops", "1e6", "--devices"]
+    points = {
+        count: answer_of([*asked, str(count), "--pareto", "--json"], capsys)
+        for count in (1, 2, 4)
     }
-    least = {count: points[-1]["memory"] for count, points in memory.items()}
-    assert least[1] > least[2] > least[3]
-    fewest = answer_of(
-        [*network, "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"], capsys
-    )
+    least = {count: answers[-1]["memory"] for count, answers in points.items()}
+    assert least[1] > least[2] > least[4]
+    goal = [*asked, "4", "--goal", "gpus"]
+    memory = ["--memory-limit", f"{least[2]:.0f}"]
+    fewest = answer_of([*goal, *memory, "--json"], capsys)
     assert fewest["devices"] == 2
     assert fewest["memory"] <= least[2] + 1
-    fastest = memory[3][0]["cost"]
-    quick = answer_of(
-        [*network, "--goal", "gpus", "--time-limit", str(fastest)], capsys
-    )
-    assert quick["devices"] == 3
-    assert (
-        run(["shard", "alexnet", "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"])
-        == 0
-    )
+    fastest = str(points[4][0]["cost"])
+    assert answer_of([*goal, "--time-limit", fastest, "--json"], capsys)["devices"] == 4
+    assert run([*goal, *memory]) == 0
     text = capsys.readouterr().out
     assert "fewest devices within" in text
     assert "2 devices (on 1: memory limit: no strategy takes at most" in text
-    code, error = failure(
-        [*network, "--goal", "gpus", "--memory-limit", "1000"], capsys
-    )
+    code, error = failure([*goal, "--memory-limit", "1000"], capsys)
     assert (code, "no split on up to 4 devices" in error) == (3, True)
 
 
@@ -275,10 +246,6 @@ def test_the_fewest_devices_within_limits(capsys):
         (
             ["--pareto", "--goal", "memory", "--time-limit", "1"],
             "--pareto finds every trade",
-        ),
-        (
-            ["--executable", "--goal", "memory", "--time-limit", "1"],
-            "not with --executable",
         ),
     ],
 )

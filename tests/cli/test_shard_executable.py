@@ -1,4 +1,4 @@
-"""``gnnplace shard --executable``: splits that DTensor can run."""
+"""``gnnplace shard MODEL``: splits that DTensor can run, and their plans."""
 
 from __future__ import annotations
 
@@ -59,18 +59,31 @@ def test_its_tables_are_a_sharding_problem(capsys, tmp_path):
     assert set(mine["layers"]) >= {"blocks.0.up", "head"}
 
 
-def test_a_captured_model_without_executable(capsys):
-    assert run(["shard", SMALL, "--devices", "4"]) == 0
-    text = capsys.readouterr().out
-    assert "blocks.0.up" in text
-    assert "expert" in text
-    answer = answer_of(["shard", SMALL, "--devices", "4", "--json"], capsys)
-    assert answer["exact"] is True
+def test_executable_is_the_same_answer(capsys):
+    plain = answer_of(["shard", SMALL, "--devices", "4", "--json"], capsys)
+    runs = answer_of(
+        ["shard", SMALL, "--devices", "4", "--executable", "--json"], capsys
+    )
+    assert plain["exact"] is True
+    assert plain | {"seconds": 0} == runs | {"seconds": 0}
+
+
+def test_a_goal_is_a_plan_too(capsys, tmp_path):
+    """The least memory within a time is written as a plan, whose parts add up to its cost."""
+    plan = str(tmp_path / "plan.json")
+    arguments = ["shard", SMALL, "--devices", "2", "--goal", "memory", "--time-limit"]
+    answer = answer_of([*arguments, "1", "--json", "-o", plan], capsys)
+    parts = json.loads(Path(plan).read_text())["parts"]
+    assert sum(parts.values()) == pytest.approx(answer["cost"])
+    fastest = answer_of(["shard", SMALL, "--devices", "2", "--json"], capsys)
+    assert answer["memory"] < fastest["memory"]
 
 
 def test_a_run_is_checked_and_measured(capsys, tmp_path):
     plan = str(tmp_path / "plan.json")
-    assert run(["shard", SMALL, "--executable", "--bandwidth", "1e9", "-o", plan]) == 0
+    assert (
+        run(["shard", SMALL, "--devices", "2", "--bandwidth", "1e9", "-o", plan]) == 0
+    )
     capsys.readouterr()
     found = answer_of(
         ["execute", SMALL, plan, "--steps", "1", "--train", "2", "--json"], capsys

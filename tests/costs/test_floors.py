@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gnnplace.costs import floors
-from gnnplace.costs.floors import NOTHING, Floor, with_floor
+from gnnplace.costs.floors import NO_FLOOR, Floor, with_floor
 
 FLOOR = Floor(gap=1.0, view=2.0, forward=10.0, backward=5.0)
 NO = np.zeros(3, dtype=bool)
@@ -64,7 +64,7 @@ def test_the_host_is_a_queue_ahead_at_most(
 
 def test_nothing_adds_nothing() -> None:
     kernel = np.array([1.0, 2.0, 3.0])
-    assert with_floor(kernel, NO, NO, SAME, NOTHING).tolist() == kernel.tolist()
+    assert with_floor(kernel, NO, NO, SAME, NO_FLOOR).tolist() == kernel.tolist()
     empty = with_floor(np.zeros(0), NO[:0], NO[:0], SAME[:0], FLOOR)
     assert len(empty) == 0
 

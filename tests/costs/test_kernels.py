@@ -5,14 +5,14 @@ import pytest
 
 from gnnplace.costs.frameworks.constants import hardware
 from gnnplace.costs.kernels import kernels_of
-from gnnplace.costs.tables import shipped
+from gnnplace.costs.tables import shipped_tables
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import figures
 
 
 def test_products_are_those_of_the_table_at_a_sustained_clock():
     """Every large measured product of H100, in the mean within 5 % of the clock's factor."""
-    rows = shipped().rows["h100"]
+    rows = shipped_tables().rows["h100"]
     large = rows.take(
         (rows.op == "matmul") & (rows.dtype == "bfloat16") & (rows.flops > 1e11)
     )

@@ -119,7 +119,7 @@ def test_fewer_stages_are_worth_most_where_bubbles_bound():
     assert max(parts, key=parts.__getitem__) in ("compute", "bubble")
     best = explain_step(step).changes[0]
     assert best.step_time < step.planned.step_time
-    assert best.told in (
+    assert best.text in (
         "microbatch_size=2",
         "dp=2 and pp=2",
         "shards=2 and pp=2",

@@ -115,7 +115,7 @@ def test_changes_are_what_their_words_take():
     changes = explain_step(SpecStep(own, words)).changes
     times = [x.answer.step_time for x in changes]
     assert times == sorted(times)
-    told = {x.told: x.answer for x in changes}
+    told = {x.text: x.answer for x in changes}
     assert told["zero=1"] == price(own, replace(words, zero=1))
     assert told["recompute=selective"].step_time < price(own, words).step_time
 

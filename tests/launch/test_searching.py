@@ -73,8 +73,8 @@ def test_a_run_is_explained_at_its_frameworks_prices():
     assert found.measured.seconds == 2.0
     words = priced_spec(found.answer.plan, found.answer.setting)
     for change in found.changes:
-        if change.told in ("recompute=full", "microbatch_size=2"):
-            name, value = change.told.split("=")
+        if change.text in ("recompute=full", "microbatch_size=2"):
+            name, value = change.text.split("=")
             own = int(value) if value.isdecimal() else value
             told = str(replace(words, **{name: own}))
             (row,) = price_plans(

@@ -111,12 +111,12 @@ def test_the_command_writes_a_plan_that_is_converted_without_torch(tmp_path):
     path, script = tmp_path / "plan.json", tmp_path / "run.sh"
     code = f"""
 import sys
-from gnnplace.cli.main import main
+from gnnplace.cli import run_and_exit
 model = ["plan", "{MODEL}", "--cluster", "{CLUSTER}", "--batch", "{BATCH}", "--json"]
 convert = ["convert", r"{path}", "--to", "megatron-lm", "-o", r"{script}"]
 for words in ([*model, "--framework", "megatron-lm", "-o", r"{path}"], convert):
     try:
-        assert main(words) == 0
+        assert run_and_exit(words) == 0
     except SystemExit as end:
         assert not end.code
 assert "torch" not in sys.modules

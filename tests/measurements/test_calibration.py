@@ -20,7 +20,7 @@ from gnnplace.measurements.calibration import (
     read_calibration,
     write_calibration,
 )
-from gnnplace.measurements.candidates import candidates
+from gnnplace.measurements.candidates import draw_candidates
 from gnnplace.measurements.samples import Sample, agreement
 from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem import build_problem
@@ -55,7 +55,7 @@ def problem(seed=0, n=60):
 
 def samples(truth, noise=0.0, count=24):
     p = problem()
-    made = candidates(
+    made = draw_candidates(
         p,
         ["single", "heft", "contiguous"],
         lambda n: placer(n).place(p).placement,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.measurements.candidates import candidates
+from gnnplace.measurements.candidates import draw_candidates
 from gnnplace.policy.placing import make_placer as placer
 from gnnplace.simulation import simulate
 from tests.measurements.test_calibration import problem
@@ -19,7 +19,9 @@ def made(count=30, seed=0):
             raise InputError("cannot")
         return placer(name).place(p).placement
 
-    return p, candidates(p, ["single", "broken", "heft", "single"], place, count, seed)
+    return p, draw_candidates(
+        p, ["single", "broken", "heft", "single"], place, count, seed
+    )
 
 
 def test_they_differ_and_can_run():

@@ -14,7 +14,7 @@ from gnnplace.errors import InputError
 from gnnplace.models import default_batch, find_model, model_names, nearest_names
 from gnnplace.plans.decoders.decoder import catalogue_decoder, decoder_of
 from gnnplace.tracing.loading import load
-from gnnplace.zoo.hugging_face import configuration, hugging_face
+from gnnplace.zoo.hf import hugging_face, transformers_config
 
 MODELS = {
     name: model for name in model_names() if (model := find_model(name)) is not None
@@ -134,7 +134,7 @@ def test_the_nearest_names_are_offered():
     assert len(nearest) == 5
     assert nearest[0] == "Qwen/Qwen3-8B"
     with pytest.raises(InputError, match="nearest names are Qwen/Qwen3-8B"):
-        configuration("Qwen/Qwen3-9B", {})
+        transformers_config("Qwen/Qwen3-9B", {})
     with pytest.raises(
         InputError, match="nearest names of the catalogue are Qwen/Qwen3-8B"
     ):
@@ -149,7 +149,7 @@ def test_layers_that_no_plan_is_made_for_are_refused_by_their_kind(name, word):
     with pytest.raises(InputError, match=word):
         decoder_of(name)
     with pytest.raises(InputError, match=word):
-        configuration(name, {})
+        transformers_config(name, {})
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_length_and_batch_may_follow_a_name():
 
 
 def test_fields_of_the_configuration_may_differ():
-    config = configuration("Qwen/Qwen3-0.6B", {"num_hidden_layers": 2})
+    config = transformers_config("Qwen/Qwen3-0.6B", {"num_hidden_layers": 2})
     assert (config.num_hidden_layers, config.hidden_size) == (2, 1024)
-    assert configuration("gpt2-xl", {"n_layer": 3}).num_hidden_layers == 3
+    assert transformers_config("gpt2-xl", {"n_layer": 3}).num_hidden_layers == 3
     assert isinstance(config, type(AutoConfig.for_model("qwen3")))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import gnnplace
-from gnnplace.cli.main import main
+from gnnplace.cli import run_and_exit
 from gnnplace.files import read_json
 from gnnplace.plans.handover import handed_over
 from gnnplace.plans.job import TrainingJob
@@ -34,7 +34,7 @@ def test_branches_are_handed_over_with_a_command_that_works(
     assert words[:3] == ["gnnplace", "place", f"{MODEL}&batch=64"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main([*words[1:], "--budget", "0.5", "--placer", "portfolio"])
+        run_and_exit([*words[1:], "--budget", "0.5", "--placer", "portfolio"])
     assert ended.value.code in (0, None)
     made = read_json("placement.json")["predicted_step_time"]
     assert made == pytest.approx(other.step_time, rel=0.1)

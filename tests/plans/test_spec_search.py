@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -34,7 +34,7 @@ DENSE = DecoderSizes(
 )
 MIXTURE = replace(DENSE, layers=4, experts=ExpertLayers(8, 2, 4096))
 CLUSTER = "nvswitch-h100-8"
-UNLOOPED = ("gpipe", "zero-bubble", "v")
+UNLOOPED = ("gpipe", "zero-bubble", "v", "zbv")
 SERVERS_OF_TWO = Servers(
     kind="h100",
     memory=79e9,
@@ -98,11 +98,7 @@ def every_plan(
         schedules = ["1f1b"]
         if pp > 1:
             chunks = range(2, on.decoder.layers // pp + 1)
-            schedules += [
-                name
-                for name in ("gpipe", "zero-bubble", "v")
-                if name in traits.schedules
-            ]
+            schedules += [name for name in UNLOOPED if name in traits.schedules]
             schedules += [
                 f"interleaved:{v}" for v in chunks if "interleaved" in traits.schedules
             ]
@@ -124,22 +120,45 @@ def every_plan(
                     and plan.num_microbatches(batch) % pp
                 ):
                     continue
-                most = on.decoder.layers
-                for recompute in (
-                    "none",
-                    "selective",
-                    *(f"block:{k}" for k in range(1, most)),
-                ):
-                    answer = price(on, replace(plan, recompute=recompute))
-                    if answer.feasible:
-                        found.append(
-                            (answer.step_time, replace(plan, recompute=recompute))
-                        )
-                        break  # more is recomputed to no end
-                full = price(on, replace(plan, recompute="full"))
-                if full.feasible:
-                    found.append((full.step_time, replace(plan, recompute="full")))
+                found += priced_recomputations(on, plan)
     return found
+
+
+def priced_recomputations(
+    on: PricingSetting, plan: PlanSpec
+) -> Iterator[tuple[float, PlanSpec]]:
+    """Seconds of a plan with everything that it may recompute, if it fits then."""
+    layers = range(1, on.decoder.layers)
+    is_enough = False
+    for recompute in ("none", "selective", *(f"block:{k}" for k in layers), "full"):
+        if is_enough and recompute != "full":
+            continue
+        row = replace(plan, recompute=recompute)
+        answer = price(on, row)
+        if answer.feasible:
+            yield answer.step_time, row
+            is_enough = recompute != "selective"
+        if answer.feasible and recompute == "none":
+            return
+    if not on.framework.traits.recomputes_by_rank or plan.pp == 1:
+        return
+    # A rank's layers do not count for the others: the fewest of each, one rank after another.
+    counts = [on.decoder.layers] * plan.pp
+    for rank in range(plan.pp):
+        while counts[rank] > 0:
+            counts[rank] -= 1
+            if not price(on, recomputed_by_rank(plan, counts)).feasible:
+                counts[rank] += 1
+                break
+    row = recomputed_by_rank(plan, counts)
+    answer = price(on, row)
+    if answer.feasible:
+        yield answer.step_time, row
+
+
+def recomputed_by_rank(plan: PlanSpec, counts: Sequence[int]) -> PlanSpec:
+    """The plan with so many recomputed layers of each stage of every rank."""
+    return replace(plan, recompute="block:" + "+".join(map(str, counts)))
 
 
 @pytest.mark.parametrize(
@@ -191,6 +210,34 @@ def test_with_state_on_the_host_it_is_the_least_too(framework, offload, memory):
     assert found.best[0].spec.offload == offload
     # Without it nothing fits.
     assert not search_specs(SpecSpace(on, DENSE.batch, 4)).best
+
+
+def test_every_rank_recomputes_the_fewest_layers_that_fit():
+    on = setting(replace(DENSE, vocabulary=8192), "pytorch", 5e9)
+
+    def accepts(spec: PlanSpec) -> bool:
+        is_fixed = spec.pp == 4 and spec.microbatch_size == 1 and spec.zero == 0
+        return is_fixed and spec.schedule == "1f1b" and spec.layers is None
+
+    found = search_specs(SpecSpace(on, DENSE.batch, 4), accepts=accepts)
+    plan = replace(found.best[0].spec, recompute="none")
+    rows = itertools.product(range(3), repeat=4)
+    answers = [price(on, recomputed_by_rank(plan, counts)) for counts in rows]
+    fitting = [answer.step_time for answer in answers if answer.feasible]
+    assert found.best[0].spec.recomputes_by_rank
+    assert 0 < len(fitting) < len(answers)
+    assert found.best[0].seconds == pytest.approx(min(fitting), rel=1e-9)
+    uniform = [price(on, replace(plan, recompute=f"block:{k}")) for k in (1, 2)]
+    feasible = [answer.step_time for answer in uniform if answer.feasible]
+    assert found.best[0].seconds < min(feasible) * 0.995
+
+
+def test_numbers_of_recomputed_layers_are_one_a_rank():
+    on = setting(DENSE, "pytorch", None)
+    plan = PlanSpec(pp=2, recompute="block:2+1+0")
+    assert "3 numbers for 2 ranks" in price(on, plan).reason
+    other = setting(DENSE, "megatron-lm", None)
+    assert "as many layers of every rank" in price(other, plan).reason
 
 
 def test_the_answer_is_the_price_of_its_words():

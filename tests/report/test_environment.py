@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from gnnplace.report.environment import Cache, age
+from gnnplace.report.environment import Cache
+from gnnplace.units import age_text
 
 
 def test_where_how_large_and_how_old(tmp_path):
@@ -25,4 +26,4 @@ def test_where_how_large_and_how_old(tmp_path):
     [(-5.0, "a moment"), (1.5, "a moment"), (90.0, "90 seconds"), (7_300.0, "2 hours")],
 )
 def test_ages(seconds, told):
-    assert age(seconds) == told
+    assert age_text(seconds) == told

@@ -6,10 +6,11 @@ The plot: a line for each kind of split, on logarithmic axes.
 from __future__ import annotations
 
 from gnnplace.cli.main import run
-from gnnplace.plans.hybrid.advice import advise, hours, sentence
+from gnnplace.plans.hybrid.advice import advise, sentence
 from gnnplace.plans.hybrid.study import HybridStudy
 from gnnplace.report.hybrid import hybrid_page, hybrid_plot
 from gnnplace.report.pictures import svg
+from gnnplace.units import training_text
 from tests.plans.hybrid.test_advice import ROWS, row
 from tests.report.drawn import texts, tooltips
 
@@ -31,7 +32,7 @@ def test_the_page_has_every_split() -> None:
     assert "too large" in text
     assert "<svg" in text
     assert study.advice.best is not None
-    assert hours(study.advice.best.seconds) in text
+    assert training_text(study.advice.best.seconds) in text
 
 
 def test_a_run_has_no_page(tmp_path, capsys) -> None:

@@ -12,15 +12,14 @@ from gnnplace.placers import contract
 from gnnplace.policy.placing import make_placer as placer
 from gnnplace.report import (
     Row,
-    bytes_text,
     chrome_trace,
     comparison_table,
     from_simulation,
     make_row,
-    seconds_text,
     simulation_table,
     with_best_bound,
 )
+from gnnplace.units import bytes_text, seconds_text
 
 
 @pytest.fixture(scope="module")

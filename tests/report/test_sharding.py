@@ -74,35 +74,35 @@ def test_all_is_inside_and_some_ticks_are(low, high):
 
 @pytest.fixture(scope="module")
 def split():
-    tables = shard_tables("alexnet", SplitOptions(devices=4))
+    tables = shard_tables("mlp?depth=1&width=64&batch=8", SplitOptions(4, flops=1e7))
     return tables, shard_network(tables)
 
 
 def test_the_lane_is_as_long_as_the_split_costs(split):
-    """Every part of every layer is a span, one after the other."""
+    """Every part of every call is a span, one after the other."""
     tables, result = split
-    step = split_timeline(tables.setting, result.configuration)
+    layers = tables.split(result)
+    step = split_timeline(layers)
     assert step.step_time == pytest.approx(result.cost)
     assert np.array_equal(step.start[1:], step.finish[:-1])
     spent = np.bincount(step.named.kind, step.finish - step.start, len(DOES))
-    parts = tables.setting.parts(result.configuration)
-    assert spent == pytest.approx([getattr(parts, name) for name in DOES])
-    assert set(step.named.module) <= {
-        layer.name for layer in tables.setting.network.layers
-    }
+    assert spent == pytest.approx([getattr(layers.predicted, name) for name in DOES])
+    assert set(step.named.module) <= {layer.name for layer in layers.words}
 
 
-def test_the_page_has_rivals_and_layers(split):
-    """Every layer and its split, and every strategy beside this one."""
+def test_the_page_has_data_parallelism_and_layers(split):
+    """Every call and its split, and data parallelism beside this strategy."""
     tables, result = split
-    text = split_page(tables.problem, tables.setting, result)
+    layers = tables.split(result)
+    text = split_page(tables.problem, layers, result)
     [shown] = held(text)["steps"]
     assert instants(shown, shown["finish"])[-1] == pytest.approx(result.cost)
-    assert len(unpacked(shown["op"], "i4")) > len(tables.problem.names)
-    for name in ("this strategy", "data parallelism", "expert", *tables.problem.names):
+    spans = [getattr(part, name) > 0 for part in layers.by_layer for name in DOES]
+    assert len(unpacked(shown["op"], "i4")) == sum(spans)
+    names = [layer.name for layer in layers.words]
+    for name in ("this strategy", "data parallelism", *names):
         assert f"<td>{name}</td>" in text
-    for words in tables.setting.words(result.configuration):
-        assert words in text
+    assert all(layer.words in text for layer in layers.words)
 
 
 def test_a_frontier_has_a_picture_and_a_row_a_trade(split):
@@ -115,7 +115,7 @@ def test_a_frontier_has_a_picture_and_a_row_a_trade(split):
 
 
 def test_the_command_writes_it_or_says_why_not(tmp_path, capsys):
-    """A file of tables has no timeline; a page of --executable is refused before the work."""
+    """A file of tables has no timeline; --executable is refused before the work."""
     path = str(write_files(tmp_path, random_problem(5, nodes=4, edges=6, memory=True)))
     assert run(["shard", path, "--html", str(tmp_path / "a.html")]) == 0
     assert "its own cost" in (tmp_path / "a.html").read_text()

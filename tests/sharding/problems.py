@@ -128,3 +128,18 @@ def write_files(folder: Path, problem: ShardingProblem) -> Path:
     path.write_text(json.dumps(data))
     np.savez(folder / f"{problem.name}.npz", **arrays)
     return path
+
+
+def expected_frontier(problem, slack=1e-9):
+    """By enumeration; differences up to ``slack``, of memory relative, are rounding."""
+    found: list[tuple[float, float]] = []
+    for time, memory in sorted(every_point(problem)):
+        if not found or memory < found[-1][1] - slack * max(1.0, memory):
+            if found and time <= found[-1][0] + slack:
+                found.pop()
+            found.append((time, memory))
+    return found
+
+
+def points_of(answer):
+    return [(point.cost, point.memory or 0.0) for point in answer.points]

@@ -17,7 +17,7 @@ from gnnplace.costs.floors import EAGER
 from gnnplace.costs.profiling.description import describe
 from gnnplace.costs.profiling.estimation import KindTimes, estimated_times
 from gnnplace.costs.rows import SHORTEST, Rows
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs.tables import CostTables, shipped_tables
 from gnnplace.files import read_json
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.tracing.models import capture_model
@@ -131,7 +131,7 @@ def language_rows(
     for entry in published()["steps"]["rows"]:
         progress(f"{entry['model']}, batch {entry['batch']}, on {entry['gpu']}")
         program = captured(entry["model"], entry["batch"], entry["length"])
-        mine = tables or shipped()
+        mine = tables or shipped_tables()
         if unseen:
             mine = without_shapes(mine, describe(program).rows)
         times = estimated_times(program, entry["gpu"], mine)

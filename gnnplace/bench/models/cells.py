@@ -150,7 +150,8 @@ class CellNetwork(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 3 * width, 3, padding=1, bias=False)
         self.cells = nn.ModuleList()
-        channels, reduced = (3 * width, 3 * width), False
+        channels = (3 * width, 3 * width)
+        reduced = False
         for number in range(stages * (each + 1) - 1):
             reduce = number % (each + 1) == each
             width = 2 * width if reduce else width
@@ -159,7 +160,8 @@ class CellNetwork(nn.Module):
                 reduction if reduce else normal, channels, width, strides, reduce
             )
             self.cells.append(cell)
-            channels, reduced = (channels[1], len(cell.loose) * width), reduce
+            channels = (channels[1], len(cell.loose) * width)
+            reduced = reduce
         self.head = nn.Linear(channels[1], classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -207,6 +209,7 @@ def searched_cnn(
         stages: Stages; a reduction cell between each two.
     """
     random = python_random.Random(architecture)
-    normal, reduction = sampled_cell(random, nodes), sampled_cell(random, nodes)
+    normal = sampled_cell(random, nodes)
+    reduction = sampled_cell(random, nodes)
     model = CellNetwork(normal, reduction, width, each, stages, 10)
     return classified_images("searched_cnn", model, batch, size, 10)

@@ -21,7 +21,8 @@ class DenseLayer(nn.Module):
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
-        self.first, self.second = nn.BatchNorm2d(inputs), nn.BatchNorm2d(4 * growth)
+        self.first = nn.BatchNorm2d(inputs)
+        self.second = nn.BatchNorm2d(4 * growth)
         self.reduce = nn.Conv2d(inputs, 4 * growth, 1, bias=False)
         self.grow = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
@@ -51,7 +52,8 @@ class DenseNet(nn.Module):
         super().__init__()
         channels = 2 * growth
         self.stem = nn.Conv2d(3, channels, 3, padding=1, stride=2, bias=False)
-        self.blocks, self.transitions = nn.ModuleList(), nn.ModuleList()
+        self.blocks = nn.ModuleList()
+        self.transitions = nn.ModuleList()
         for number, depth in enumerate(depths):
             layers = [DenseLayer(channels + i * growth, growth) for i in range(depth)]
             self.blocks.append(nn.ModuleList(layers))
@@ -59,7 +61,8 @@ class DenseNet(nn.Module):
             if number + 1 < len(depths):
                 self.transitions.append(Transition(channels))
                 channels //= 2
-        self.norm, self.head = nn.BatchNorm2d(channels), nn.Linear(channels, classes)
+        self.norm = nn.BatchNorm2d(channels)
+        self.head = nn.Linear(channels, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return class scores."""

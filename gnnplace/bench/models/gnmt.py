@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, generator
-from gnnplace.zoo.language_models import word_loss
+from gnnplace.zoo import Workload, generator, word_loss
 
 
 class Encoder(nn.Module):
@@ -45,12 +44,16 @@ class Decoder(nn.Module):
         """Return the top states. [batch, target, width], [batch, source, width] -> [..., width]."""
         nothing = torch.zeros_like(words[:, 0])
         states = [(nothing, nothing) for _ in self.cells]
-        context, tops = nothing, []
+        context = nothing
+        tops = []
         for word in words.unbind(1):
             x = word
             for i, cell in enumerate(self.cells):
                 states[i] = cell(torch.cat([x, context], 1), states[i])
-                x = states[i][0] if i < 2 else x + states[i][0]
+                if i < 2:
+                    x = states[i][0]
+                else:
+                    x = x + states[i][0]
                 if i == 0:
                     context = self.attend(x, memory)
             tops.append(x)
@@ -69,7 +72,8 @@ class GNMT(nn.Module):
         super().__init__()
         self.source = nn.Embedding(vocabulary, width)
         self.target = nn.Embedding(vocabulary, width)
-        self.encoder, self.decoder = Encoder(width, layers), Decoder(width, layers)
+        self.encoder = Encoder(width, layers)
+        self.decoder = Decoder(width, layers)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

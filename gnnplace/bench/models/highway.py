@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload
-from gnnplace.zoo.language_models import LanguageModel, Unrolled, word_workload
+from gnnplace.zoo import LanguageModel, Unrolled, Workload, word_workload
 
 
 class Highway(Unrolled):
@@ -25,7 +24,10 @@ class Highway(Unrolled):
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return the next state. [batch, width]."""
         for i, layer in enumerate(self.state):
-            y = layer(state) + self.word(x) if i == 0 else layer(state)
+            if i == 0:
+                y = layer(state) + self.word(x)
+            else:
+                y = layer(state)
             value, gate = y.chunk(2, 1)
             gate = torch.sigmoid(gate)
             state = torch.tanh(value) * gate + state * (1.0 - gate)

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo import Workload, generator
-from gnnplace.zoo.two_tower import tower
+from gnnplace.zoo import Workload, generator, tower
 
 
 class Recommender(nn.Module):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, generator
-from gnnplace.zoo.language_models import word_loss
+from gnnplace.zoo import Workload, generator, word_loss
 
 
 class Seq2Seq(nn.Module):

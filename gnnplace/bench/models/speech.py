@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, generator
-from gnnplace.zoo.language_models import word_loss
+from gnnplace.zoo import Workload, generator, word_loss
 
 
 class Listener(nn.Module):
@@ -50,15 +49,19 @@ class Speller(nn.Module):
         self.cells = nn.ModuleList(
             nn.LSTMCell(width if i else 2 * width, width) for i in range(layers)
         )
-        self.ask, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.ask = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
         self.head = nn.Sequential(
             nn.Linear(2 * width, width), nn.Tanh(), nn.Linear(width, alphabet)
         )
 
     def forward(self, letters: torch.Tensor, heard: torch.Tensor) -> torch.Tensor:
         """Return the scores of every letter."""
-        keys, nothing = self.key(heard), torch.zeros_like(heard[:, 0])
-        states, context, scores = [(nothing, nothing)] * len(self.cells), nothing, []
+        keys = self.key(heard)
+        nothing = torch.zeros_like(heard[:, 0])
+        states = [(nothing, nothing)] * len(self.cells)
+        context = nothing
+        scores = []
         for letter in self.embedding(letters).unbind(1):
             x = torch.cat([letter, context], 1)
             for i, cell in enumerate(self.cells):
@@ -75,7 +78,8 @@ class ListenAttendSpell(nn.Module):
 
     def __init__(self, listener: Listener, speller: Speller) -> None:
         super().__init__()
-        self.listener, self.speller = listener, speller
+        self.listener = listener
+        self.speller = speller
 
     def forward(self, sound: torch.Tensor, letters: torch.Tensor) -> torch.Tensor:
         """Return the scores of every next letter."""

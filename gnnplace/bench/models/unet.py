@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo import Workload, generator
-from gnnplace.zoo.inception import ConvUnit
+from gnnplace.zoo import ConvUnit, Workload, generator
 
 
 def pair(inputs: int, outputs: int) -> nn.Sequential:

@@ -15,7 +15,8 @@ from torch import nn
 
 from gnnplace.zoo import Workload, classified_images
 
-NEIGHBOURS, REWIRED = 4, 0.75
+NEIGHBOURS = 4
+REWIRED = 0.75
 
 
 class Node(nn.Module):

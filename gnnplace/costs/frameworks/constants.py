@@ -24,7 +24,9 @@ from typing import Any
 
 from gnnplace.errors import InputError, suggestion
 
-HARDWARE, LIBRARY, ANY = "hardware", "library", "any framework"
+HARDWARE = "hardware"
+LIBRARY = "library"
+ANY = "any framework"
 DEFAULT_FRAMEWORK = "pytorch"
 
 

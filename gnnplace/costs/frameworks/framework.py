@@ -27,7 +27,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
-from gnnplace.costs.frameworks.constants import ConstantSet, mode
+from gnnplace.costs.frameworks.constants import ConstantSet, framework, mode
 from gnnplace.costs.frameworks.offloading import (
     NOTHING,
     Host,
@@ -48,7 +48,9 @@ FULLEST_TENSOR = 0.6
 """Part of a layer's largest matrix that a bucket has which it fills alone."""
 SIZES = 2.0 ** -np.arange(0.0, 14.0, 0.25)
 """Parts of an exchange at which its least seconds a byte are looked for."""
-HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL = "none", "reduce", "reduce+gather"
+HIDES_NOTHING = "none"
+HIDES_REDUCE = "reduce"
+HIDES_ALL = "reduce+gather"
 HIDDEN = (HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL)
 """Exchanges of replicas that may be hidden, the fewest first."""
 
@@ -74,6 +76,7 @@ class Traits:
         kernels: The attention on some kinds of GPUs, where it is another there.
         overlaps_shards: Whether exchanges of shards may run under the products beside them.
         offloads: Values of the word `offload` that it has, without their numbers.
+        recomputes_by_rank: Whether every pipeline rank may recompute another number of layers.
     """
 
     cut: str
@@ -91,6 +94,7 @@ class Traits:
     overlaps_shards: bool = False
     offloads: tuple[str, ...] = ()
     gathers_once: bool = False
+    recomputes_by_rank: bool = False
 
     def attention_on(self, kind: str) -> str:
         """Return the attention on a kind of GPU."""
@@ -104,12 +108,13 @@ TRAITS: Mapping[str, Traits] = {
         gradients="same",
         zero_stages=(0, 1, 2, 3),
         zero_groups=(2, 3),
-        schedules=("1f1b", "gpipe", "interleaved", "zero-bubble", "v"),
+        schedules=("1f1b", "gpipe", "interleaved", "zero-bubble", "v", "zbv"),
         hides=HIDES_ALL,
         attention="triton",
         cuda_graphs=("off", "layers", "iteration"),
         compiles=True,
         offloads=("optimizer", "optimizer+parameters", "activations"),
+        recomputes_by_rank=True,
     ),
     "nanotron": Traits(
         cut="cost",
@@ -162,7 +167,7 @@ TRAITS: Mapping[str, Traits] = {
         gradients="fp32",
         zero_stages=(0, 2, 3),
         zero_groups=(2, 3),
-        schedules=("1f1b", "gpipe", "interleaved"),
+        schedules=("1f1b", "gpipe", "interleaved", "zbv"),
         hides=HIDES_ALL,
         attention="flash",
         gathers_once=True,
@@ -369,6 +374,24 @@ class ReplicaExchanges(NamedTuple, Generic[Seconds]):
 NO_EXCHANGES = ReplicaExchanges(0.0, 0.0, 0.0)
 
 
+def exposed_seconds(exchange: Seconds, hidden: Seconds, share: float) -> Seconds:
+    """Return the seconds that an exchange adds to the work that runs beside a part of it.
+
+    What is hidden still costs a share of itself: it takes processors and memory from the work.
+
+    Args:
+        exchange: Seconds of the exchange alone.
+        hidden: Seconds of it during which the work goes on.
+        share: What the hidden part costs of itself.
+    """
+    return exchange - hidden + share * hidden
+
+
+def replicas_share(name: str = "pytorch") -> float:
+    """Return what hidden exchanges of a framework's replicas still cost of themselves."""
+    return framework(name)["overlap_replicas"]
+
+
 @dataclass(frozen=True, eq=False)
 class Framework:
     """What a framework makes of a step, on the devices of one cluster.
@@ -427,7 +450,8 @@ class Framework:
         parameter, gradient, moment = PARAMETER[self.precision]
         kind = self.optimizer_kind
         copy = moment * self.precision.endswith("-master")
-        matrices, outside = kind.kept_bytes(moment), kind.kept_bytes(moment)
+        matrices = kind.kept_bytes(moment)
+        outside = kind.kept_bytes(moment)
         if kind.is_factored:
             matrices, outside = (moment * numbers for numbers in self.factored)
         elif kind.is_orthogonal:  # AdamW steps what is no matrix of a layer
@@ -554,8 +578,7 @@ class Framework:
             share: What the hidden part still costs of itself; None: the hardware's `overlap`.
         """
         share = self.network.rates["overlap"] if share is None else share
-        hidden = np.minimum(exchange, work)
-        return exchange - hidden + share * hidden
+        return exposed_seconds(exchange, np.minimum(exchange, work), share)
 
     def replica_group(
         self,
@@ -624,7 +647,8 @@ class Framework:
             gathered = 2.0 * elements + frozen_bytes
             if not gathered:
                 continue
-            inside, shards = min(holders.members, holders.shards), holders.shards
+            inside = min(holders.members, holders.shards)
+            shards = holders.shards
             seconds[0] += self.network.exchange(ALL_GATHER, shards, gathered, inside)
             if elements:
                 seconds[1] += self.scatter(
@@ -642,13 +666,25 @@ class Framework:
             parameters: Parameters of the stage, on one device.
             group: The replicas.
         """
-        dense = parameters.dense if group.count > 1 else 0.0
-        experts = parameters.experts if group.copies > 1 else 0.0
+        if group.count > 1:
+            dense = parameters.dense
+        else:
+            dense = 0.0
+        if group.copies > 1:
+            experts = parameters.experts
+        else:
+            experts = 0.0
         if not (dense or experts):
             return NO_EXCHANGES
         summed = self._summed(zero, dense, group)
-        of_experts = self._summed(zero, experts, group.of_experts) if experts else 0.0
-        bucketed = self._in_buckets(zero, parameters, group) if dense else 0.0
+        if experts:
+            of_experts = self._summed(zero, experts, group.of_experts)
+        else:
+            of_experts = 0.0
+        if dense:
+            bucketed = self._in_buckets(zero, parameters, group)
+        else:
+            bucketed = 0.0
         gathered = 0.0
         if zero:
             gathered = self._gather_updated(dense, parameters.num_layers, group)
@@ -673,7 +709,8 @@ class Framework:
             forward: Seconds of forward passes that may hide the gathers of parameters.
             backward: Seconds of backward passes that may hide the sums of gradients.
         """
-        hides, share = self.hidden_exchanges, self.constants["overlap_replicas"]
+        hides = self.hidden_exchanges
+        share = self.constants["overlap_replicas"]
         seconds = exchanges.scattered
         is_ddp = zero == 0 and bool(self.constants["ddp"])
         if is_ddp:
@@ -722,7 +759,8 @@ class Framework:
             num_layers: Layers whose tensors are gathered or broadcast one by one.
             group: The devices that have them.
         """
-        constants, shards = self.constants, group.shards
+        constants = self.constants
+        shards = group.shards
         if not elements:
             return 0.0
         inside = min(group.members, shards)
@@ -792,12 +830,16 @@ class Framework:
 
     def accumulation(self, elements: float) -> float:
         """Return the seconds of adding a micro-batch's gradients to the sums."""
-        name = "accumulate" if self.sums_in_fp32 else "accumulate_same"
+        if self.sums_in_fp32:
+            name = "accumulate"
+        else:
+            name = "accumulate_same"
         return self.kernels.stream(self.constants[name] * elements)
 
     def update(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
         """Return the seconds of the optimizer's kernels that move bytes."""
-        constants, kind = self.constants, self.optimizer_kind
+        constants = self.constants
+        kind = self.optimizer_kind
         sharded = (
             parameters.dense / group.shards + parameters.experts / group.expert_shards
         )
@@ -821,7 +863,10 @@ class Framework:
         """
         constants = self.constants
         gradient = self.state_bytes.gradient
-        buckets = constants["bucket_bytes"] if group.count > 1 and zero == 0 else 0.0
+        if group.count > 1 and zero == 0:
+            buckets = constants["bucket_bytes"]
+        else:
+            buckets = 0.0
         sharded_gradient = 0.0
         if self.precision == "16-master":
             gradient += constants["half_gradient"]

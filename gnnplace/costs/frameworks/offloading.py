@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from gnnplace.costs.frameworks.constants import hardware
 
-NOTHING, ACTIVATIONS = "none", "activations"
+NOTHING = "none"
+ACTIVATIONS = "activations"
 PATTERN = r"none|optimizer(\+parameters)?|activations:(1|0\.\d{1,3})"
 
 

@@ -47,7 +47,9 @@ class ScaledNetwork(ServerNetwork):
     def message(self, size: float, across: bool) -> float:
         """Return the seconds of a message."""
         seconds = super().message(size, across)
-        return seconds if across else self.inside_factor * seconds
+        if across:
+            return seconds
+        return self.inside_factor * seconds
 
     def _within(self, op: str, count: int, size: float) -> float:
         return self.inside_factor * super()._within(op, count, size)

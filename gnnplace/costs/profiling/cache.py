@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
@@ -33,6 +33,8 @@ from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import cache_folder, read_json, write_json
 from gnnplace.problem import processor_name
 from gnnplace.tracing import Program
+
+ValueT = TypeVar("ValueT")
 
 MOST_LOAD = 0.25
 """Share of the machine that others may take; beyond it a measurement is noisy."""
@@ -127,7 +129,9 @@ def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Condit
 
 def watch_load() -> Callable[[], float]:
     """Begin to watch the machine. Return a function that gives the share that others took since."""
-    begin, busy, own_busy = time.perf_counter(), _busy(), _own()
+    begin = time.perf_counter()
+    busy = _busy()
+    own_busy = _own()
 
     def load() -> float:
         capacity = (time.perf_counter() - begin) * (psutil.cpu_count() or 1)
@@ -150,7 +154,9 @@ def load_now() -> float:
 def spread(repetitions: FloatArray) -> float:
     """Return the interquartile range over the median. It is 0 for one repetition."""
     low, middle, high = np.percentile(repetitions, [25, 50, 75])
-    return float((high - low) / middle) if middle > 0 else 0.0
+    if middle > 0:
+        return float((high - low) / middle)
+    return 0.0
 
 
 def _busy() -> float:
@@ -204,7 +210,8 @@ _state = {"not before": datetime.min.replace(tzinfo=UTC)}
 @contextmanager
 def measured_anew() -> Iterator[None]:
     """Measure everything that is profiled in the block anew, each thing once."""
-    limit, _state["not before"] = _state["not before"], datetime.now(UTC)
+    limit = _state["not before"]
+    _state["not before"] = datetime.now(UTC)
     try:
         yield
     finally:
@@ -214,12 +221,12 @@ def measured_anew() -> Iterator[None]:
 def kept(
     room: str,
     name: str,
-    measure: Callable[[], tuple[Any, float]],
+    measure: Callable[[], tuple[ValueT, float]],
     *,
     what: str,
-    fits: Callable[[Any], bool],
+    fits: Callable[[object], bool],
     progress: Callable[[str], None] | None = None,
-) -> Any:
+) -> ValueT:
     """Return a measurement from the cache; without one, measure and keep it.
 
     One that turns out noisy is made twice, and the quieter one is kept.
@@ -233,13 +240,15 @@ def kept(
         progress: Called with a line if the value is noisy.
     """
     entry = load(room, name)
-    entry = entry if entry is not None and fits(entry[0]) else None
+    if not (entry is not None and fits(entry[0])):
+        entry = None
     if entry is not None and not entry[1].stale(_state["not before"]):
         value, conditions = entry
     else:
         value, conditions = _measured(measure, what, progress)
         if entry is not None and _better(entry[1], conditions):
-            value, conditions = entry[0], replace(entry[1], tried=conditions.when)
+            value = entry[0]
+            conditions = replace(entry[1], tried=conditions.when)
         store(room, name, value, conditions)
     if conditions.noisy and progress is not None:
         progress(

@@ -76,7 +76,10 @@ def describe(program: Program) -> Description:
     same: list[int] = []
     owner: list[int] = []
     for i, op in enumerate(program.ops):
-        dtype = "float32" if op.view else _dtype(op, values)
+        if op.view:
+            dtype = "float32"
+        else:
+            dtype = _dtype(op, values)
         for kernel in kernels_of(op, values):
             same.append(numbers.setdefault((kernel, dtype), len(numbers)))
             owner.append(i)
@@ -168,7 +171,10 @@ def _type_name(dtype: torch.dtype) -> str:
     """Return the name of a floating-point type, or an empty text for other types."""
     name = _TYPES.get(dtype)
     if name is None:
-        name = str(dtype).removeprefix("torch.") if dtype.is_floating_point else ""
+        if dtype.is_floating_point:
+            name = str(dtype).removeprefix("torch.")
+        else:
+            name = ""
         _TYPES[dtype] = name
     return name
 
@@ -184,7 +190,10 @@ def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
     if name in PASSES:
         num_bytes = PASSES[name] * values[op.reads[0]].bytes
     if name in ("embedding", "index", "gather", "index_select"):
-        read = values[op.results[0]].bytes if op.results and op.results[0] else 0
+        if op.results and op.results[0]:
+            read = values[op.results[0]].bytes
+        else:
+            read = 0
         num_bytes = 2 * read  # the rows that are looked up, not the whole table
     return vector(name, _shape(op, values), num_bytes, _window(name, op))
 
@@ -224,7 +233,10 @@ def _linear(op: ProgramOp, values: Values) -> list[Kernel]:
 
 def _product_of(op: ProgramOp, values: Values, left: tuple[int, ...], n: int) -> Kernel:
     suffix = ".backward" if op.phase == BACKWARD else ""
-    batch = left[0] if len(left) == 3 and "bmm" in op_name(op) else 1
+    if len(left) == 3 and "bmm" in op_name(op):
+        batch = left[0]
+    else:
+        batch = 1
     m = prod(left[:-1]) // batch
     num_bytes = _moved(op, values)
     if batch == 1:
@@ -248,9 +260,11 @@ def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
     gradient, source, weight = list(_infos(op, values))[:3]
     image = source if op.args[7] else gradient
     num_bytes = gradient.bytes + source.bytes + weight.bytes
-    name, sizes = "convolution", _convolved(image, weight, op.args[9], num_bytes)
+    name = "convolution"
+    sizes = _convolved(image, weight, op.args[9], num_bytes)
     if _is_depthwise(weight, op.args[9]):
-        name, sizes = DEPTHWISE, _by_bytes(image, weight, num_bytes)
+        name = DEPTHWISE
+        sizes = _by_bytes(image, weight, num_bytes)
     wanted = op.args[10]
     kernels: list[Kernel] = [(f"{name}.input", *sizes)] if wanted[0] else []
     return kernels + ([(f"{name}.weight", *sizes)] if wanted[1] else [])
@@ -290,9 +304,13 @@ def _attention(op: ProgramOp, values: Values) -> list[Kernel]:
     infos = list(_infos(op, values))
     name = op_name(op)
     query, key = infos[1:3] if "backward" in name else infos[:2]
-    plain = "attention_backward" if "backward" in name else "attention"
+    if "backward" in name:
+        plain = "attention_backward"
+    else:
+        plain = "attention"
     causal = int(any(argument is True for argument in (*op.args, *op.kwargs.values())))
-    batch, width = prod(query.shape[:-2]), query.shape[-1]
+    batch = prod(query.shape[:-2])
+    width = query.shape[-1]
     return [
         (
             plain,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import flop_registry
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.floors import COMPILED, EAGER, NOTHING, with_floor
+from gnnplace.costs.floors import COMPILED, EAGER, NO_FLOOR, with_floor
 from gnnplace.costs.prediction import (
     PROVENANCES,
     OpEstimates,
@@ -31,7 +31,7 @@ from gnnplace.costs.prediction import (
 )
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.profiling.fusion import fused_groups
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs.tables import CostTables, shipped_tables
 from gnnplace.problem import figures, known_kind
 from gnnplace.tracing import (
     FORWARD,
@@ -111,26 +111,30 @@ def estimated_times(
         InputError: No figures of the kind are known.
     """
     description = describe(program)
-    cost_tables = tables or shipped()
+    cost_tables = tables or shipped_tables()
     tf32: tuple[str, ...] = ("convolution",)
     if torch.get_float32_matmul_precision() != "highest":
         tf32 = ("convolution", "matmul", "bmm")
     estimate = predict_in_step(description.distinct, kind, cost_tables, tf32=tf32)
     estimate = estimate.take(description.same)
-    count, owner = len(program.ops), description.owner
+    count = len(program.ops)
+    owner = description.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(
         kernel, 1e-30
     )
-    view, floor = description.view, EAGER
+    view = description.view
+    floor = EAGER
     if compiled:
         groups, share = fused_groups(program)
         kernel = np.bincount(groups, kernel * share, count).astype(np.float64)
-        view, floor = view | (groups != np.arange(count)), COMPILED
+        view = view | (groups != np.arange(count))
+        floor = COMPILED
     if cuda_graphs:
-        floor = NOTHING
+        floor = NO_FLOOR
     if known_kind(kind) == "cpu":
-        floor, view = NOTHING, np.zeros(count, dtype=np.bool_)
+        floor = NO_FLOOR
+        view = np.zeros(count, dtype=np.bool_)
     # No line of the user's calls ops of backward passes and updates.
     late = np.array([op.phase != FORWARD for op in program.ops], dtype=np.bool_)
     seconds = with_floor(kernel, view, late, _layers(program), floor)

@@ -36,7 +36,8 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     Returns:
         Groups, an op that is fused with none being its own, and shares from 0 to 1. [ops] each
     """
-    homes, count = _homes(program), len(program.ops)
+    homes = _homes(program)
+    count = len(program.ops)
     joined = _joined(program, homes)
     source, target = np.array(joined, dtype=np.int32).reshape(-1, 2).T
     label = components(
@@ -51,10 +52,8 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
         if not op.view:
             for name in op.reads:
                 readers.setdefault(homes.get(name, name), set()).add(i)
-    share, size = (
-        np.ones(count),
-        {name: float(v.bytes) for name, v in program.values.items()},
-    )
+    share = np.ones(count)
+    size = {name: float(v.bytes) for name, v in program.values.items()}
     order = np.argsort(groups, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         if len(members) > 1:
@@ -83,10 +82,8 @@ def _joined(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
         if op.view:
             continue
         read = [homes.get(name, name) for name in op.reads]
-        level, apart = (
-            max((levels.get(name, 0) for name in read), default=0),
-            op_name(op) in APART,
-        )
+        level = max((levels.get(name, 0) for name in read), default=0)
+        apart = op_name(op) in APART
         key = level, op.phase, _elements(program, op)
         if not apart:
             pairs += [

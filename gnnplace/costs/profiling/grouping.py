@@ -299,7 +299,8 @@ class _Walk:
     """
 
     def __init__(self, program: Program, unsplit: set[str]) -> None:
-        self.program, self._unsplit = program, unsplit
+        self.program = program
+        self._unsplit = unsplit
         self._unit: dict[str, str | None] = {}
         self._home: dict[str, str | None] = {}  # of each value
         self.closed: set[str] = set()
@@ -337,7 +338,10 @@ class _Walk:
 
     def _place(self, op: ProgramOp) -> str | None:
         in_model = self._is_model_code(op)
-        unit = self.unit_of(op.module or "") if in_model else None
+        if in_model:
+            unit = self.unit_of(op.module or "")
+        else:
+            unit = None
         if unit is None:
             read_homes = [self._home.get(value) for value in op.reads]
             homes = list(dict.fromkeys(home for home in read_homes if home is not None))
@@ -361,7 +365,10 @@ class _Walk:
             self.closed.add(module)
             return module
         first, *later_homes = [home for home in homes if home != INPUTS]
-        around = f"module {module!r}" if module else "the model"
+        if module:
+            around = f"module {module!r}"
+        else:
+            around = "the model"
         reason = f"{around} itself brings together what both make"
         for later_home in later_homes:
             self._ties[first, later_home, reason] = None

@@ -21,7 +21,8 @@ from gnnplace.run.workers import Task, available_cores, run_tasks
 from gnnplace.tracing import CallWriter, Program, clone_initial, on_device, set_step
 
 WARM_UP = 2
-MOST, LEAST = 15, 3
+MOST = 15
+LEAST = 3
 BUDGET = 6.0
 """Seconds after which no further step is begun (at least `LEAST` are)."""
 TIMEOUT = 600.0
@@ -60,11 +61,15 @@ def measure_ops(program: Program, device: str = "cpu") -> tuple[FloatArray, floa
 
 def _measure(program: Program, device: torch.device) -> FloatArray:
     """Return the seconds of each op in each step. [steps, num_ops]"""
-    start, rows = time.perf_counter(), []
+    start = time.perf_counter()
+    rows = []
     set_step(0)
     with torch.inference_mode():
         step = straight_line(program, device)
-        clock = _cuda_step if device.type == "cuda" else _cpu_step
+        if device.type == "cuda":
+            clock = _cuda_step
+        else:
+            clock = _cpu_step
         for repetition in range(WARM_UP + MOST):
             inputs = {
                 name: tensor.to(program.inputs[name].home(device))

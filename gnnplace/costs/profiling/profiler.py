@@ -27,7 +27,7 @@ from gnnplace.costs.profiling.targets import (
     resolve_cluster,
 )
 from gnnplace.costs.profiling.workspace import op_workspace
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs.tables import CostTables, shipped_tables
 from gnnplace.errors import InputError
 from gnnplace.foreign import check_installed
 from gnnplace.graph import coarsen
@@ -106,7 +106,10 @@ def profile(
     workspace = op_workspace(program, microbatches, on_cpu="cpu" in cluster.kinds)
     coarse = group_graph(program, fine, group, cost, op_workspace=workspace)
     count = coarse.graph.num_ops
-    time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
+    time = {}
+    error = {}
+    source = {}
+    estimated = np.zeros(count, dtype=bool)
     # Measured as it will run: updates of M gradients cost more than of one.
     microbatched_program = microbatched(program, microbatches)
     for kind in cluster.kinds:
@@ -298,7 +301,9 @@ def local_device(kind: str) -> str | None:
     if kind == "cpu":
         return "cpu"
     kinds = [gpu_kind(name) for name, _ in gpu_names()]
-    return f"cuda:{kinds.index(kind)}" if kind in kinds else None
+    if kind in kinds:
+        return f"cuda:{kinds.index(kind)}"
+    return None
 
 
 def profile_model(
@@ -326,7 +331,8 @@ def profile_model(
         InputError: There is no such model or cluster.
         CaptureError: The model cannot be captured.
     """
-    options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
+    options = options or CaptureOptions()
+    cluster = resolve_cluster(cluster)
     if links is not None:
         measured = with_measurements(cluster, links)
         cluster = measured.cluster
@@ -357,7 +363,7 @@ def profile_model(
 def _tables(path: str | Path | None) -> CostTables:
     """Return the tables of a file beside those that are shipped, or these alone."""
     if path is None:
-        return shipped()
+        return shipped_tables()
     from gnnplace.costs.calibration import (
         with_table,
     )  # late: its statistics take long to import

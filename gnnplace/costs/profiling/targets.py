@@ -37,7 +37,8 @@ MOST_WORKERS = 1024  # a cluster has a link for each pair
 SHARE = 0.8  # of the free memory that all workers together may take
 # Copies between GPUs of one server over PCIe 4.0, as `gnnplace.problem.cluster.presets` has them;
 # assumed where they cannot be measured.
-PCIE_LATENCY, PCIE_BANDWIDTH = 10e-6, 24e9
+PCIE_LATENCY = 10e-6
+PCIE_BANDWIDTH = 24e9
 
 
 def resolve_cluster(cluster: str | Cluster) -> Cluster:
@@ -71,10 +72,13 @@ def detect(spec: str) -> Cluster:
         raise InputError(
             f"cluster {spec!r}: use auto, cpu:N, cuda:N, a preset or a YAML file"
         )
-    name, count = match[1] or match[2], int(match[3]) if match[3] else None
+    name = match[1] or match[2]
+    count = int(match[3]) if match[3] else None
     if name == "auto":
         name = "cuda" if gpu_names() else "cpu"
-    return _cuda(count, spec) if name == "cuda" else _cpu(count, spec)
+    if name == "cuda":
+        return _cuda(count, spec)
+    return _cpu(count, spec)
 
 
 def _cpu(count: int | None, spec: str) -> Cluster:
@@ -160,8 +164,10 @@ def _measured_links(
     return all_pairs(names, **entry)
 
 
-def _is_link(entry: Any) -> bool:
+def _is_link(entry: object) -> bool:
     """Return whether plain data is that of a link."""
+    if not isinstance(entry, dict):
+        return False
     try:
         Link(source="a", target="b", **entry)
     except (TypeError, ValueError):
@@ -174,7 +180,9 @@ def gpu_kind(name: str) -> str:
     words = re.findall(
         r"[a-z]*\d+[a-z]*", name.lower().replace("nvidia", "").replace("-", " ")
     )
-    return words[0] if words else name.lower().replace(" ", "-")
+    if words:
+        return words[0]
+    return name.lower().replace(" ", "-")
 
 
 @cache
@@ -238,4 +246,6 @@ def read_on_cluster(
     problem = read_problem(path)
     if cluster is not None:
         problem = on_cluster(problem, resolve_cluster(cluster))
-    return with_microbatches(problem, microbatches) if microbatches > 1 else problem
+    if microbatches > 1:
+        return with_microbatches(problem, microbatches)
+    return problem

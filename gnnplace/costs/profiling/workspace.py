@@ -127,7 +127,9 @@ def workspace_of_groups(
 
     count = int(group.max()) + 1
     read = set(fine.values)
-    alive, peak, leaving_bytes = np.zeros(count), np.zeros(count), np.zeros(count)
+    alive = np.zeros(count)
+    peak = np.zeros(count)
+    leaving_bytes = np.zeros(count)
     for i, op in enumerate(program.ops):
         g = int(group[i])
         for key in begins.get(i, ()):

@@ -101,9 +101,9 @@ class Advice:
     @property
     def speedup(self) -> float | None:
         """Over one device."""
-        return (
-            None if self.single is None else self.single / max(self.step_time, 1e-300)
-        )
+        if self.single is None:
+            return None
+        return self.single / max(self.step_time, 1e-300)
 
     @property
     def alone_is_best(self) -> bool:
@@ -130,7 +130,8 @@ def advise(
         seconds: after which nothing more is tried.
         can_cut: whether the model can be cut into so many micro-batches; None: into any number.
     """
-    deadline, names = now() + seconds, [d.name for d in problem.cluster.devices]
+    deadline = now() + seconds
+    names = [d.name for d in problem.cluster.devices]
     used = np.bincount(result.placement.device, minlength=problem.num_devices) > 0
     space = SearchSpace(problem)
     trials = list(_tries(problem, placer, deadline))
@@ -170,7 +171,8 @@ def _idle(
     deadline: float,
 ) -> Iterator[Idle]:
     """Idle devices, those of one reason together."""
-    problem, reasons = space.problem, dict[str, list[str]]()
+    problem = space.problem
+    reasons = dict[str, list[str]]()
     reasons_by_sort: dict[tuple[object, ...], Idle] = {}
     step_times = dict[str, float | None]()
     for d in np.flatnonzero(~used).tolist():
@@ -234,7 +236,10 @@ def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator
     units = units[np.argsort(space.unit_coordinate[units], kind="stable")]
     for part in PARTS:
         count = int(np.ceil(abs(part) * len(units)))
-        moved_units = units[-count:] if part < 0 else units[:count]
+        if part < 0:
+            moved_units = units[-count:]
+        else:
+            moved_units = units[:count]
         placed = np.where(
             np.isin(problem.unit_of, moved_units), device, simulation.device
         )
@@ -278,13 +283,14 @@ def _worthwhile(
 def _cut(problem: Problem, count: int) -> Problem:
     """Return the problem in micro-batches, whose ops take no less than their launches."""
     cut = with_microbatches(problem, count)
-    launches, updates = (
-        np.array([len(names) for names in cut.members]),
-        cut.phase == UPDATE,
-    )
+    launches = np.array([len(names) for names in cut.members])
+    updates = cut.phase == UPDATE
     time = {}
     for kind, seconds in cut.time.items():
-        launch_seconds = EAGER.view if kind == CPU else EAGER.backward
+        if kind == CPU:
+            launch_seconds = EAGER.view
+        else:
+            launch_seconds = EAGER.backward
         lowest = np.minimum(
             np.where(updates, 1, count) * seconds, launches * launch_seconds
         )

@@ -83,7 +83,10 @@ def alternatives(
         listed_score, listed = space.sequence(placed, cutoff=score)
         best = listed if listed_score < score else order
         simulation = space.simulator.run(placed, best)
-        fault = simulation.faults[0] if simulation.faults else ""
+        if simulation.faults:
+            fault = simulation.faults[0]
+        else:
+            fault = ""
         choices.append(
             Alternative(d, simulation.step_time, num_moved, fault, placed, best)
         )

@@ -70,7 +70,8 @@ class Causes:
     @cached_property
     def incoming(self) -> list[list[int]]:
         """Transfers that bring an op's inputs. [n]"""
-        graph, transfers = self.problem.graph, self.simulation.transfers
+        graph = self.problem.graph
+        transfers = self.simulation.transfers
         ends = zip(transfers.tensor.tolist(), transfers.target.tolist(), strict=True)
         at = {end: i for i, end in enumerate(ends)}
         by_op: list[list[int]] = [[] for _ in range(graph.num_ops)]
@@ -85,7 +86,8 @@ class Causes:
     @cached_property
     def copies(self) -> list[list[int]]:
         """Transfers that each device copies itself, by their end. [D]"""
-        transfers, busy = self.simulation.transfers, self.problem.cluster.sender_busy
+        transfers = self.simulation.transfers
+        busy = self.problem.cluster.sender_busy
         by_device: list[list[int]] = [[] for _ in range(self.problem.num_devices)]
         for k in np.argsort(transfers.end, kind="stable").tolist():
             if busy[transfers.source[k], transfers.target[k]]:
@@ -97,7 +99,8 @@ class Causes:
 
         Of several that let go at one instant it is the op before, then a copy, then an arrival.
         """
-        transfers, candidates = self.simulation.transfers, []
+        transfers = self.simulation.transfers
+        candidates = []
         for k in self.incoming[op]:
             candidates.append(
                 (
@@ -130,10 +133,8 @@ class Causes:
     def _copy_before(self, op: int) -> int:
         """Return the last copy that the op's device makes of what comes before it there, or -1."""
         place = int(self._place[op])
-        device, start = (
-            int(self.simulation.device[op]),
-            float(self.simulation.start[op]),
-        )
+        device = int(self.simulation.device[op])
+        start = float(self.simulation.start[op])
         last = int(np.searchsorted(self._copy_ends[device], start, side="right")) - 1
         for k in reversed(self.copies[device][: last + 1]):
             if self._place[self.producer[k]] < place:

@@ -14,7 +14,10 @@ import numpy as np
 
 from gnnplace.explaining.placements.causes import Cause, Causes
 
-COMPUTING, TRANSFER, WAITING, MESSAGES = "computing", "transfer", "waiting", "messages"
+COMPUTING = "computing"
+TRANSFER = "transfer"
+WAITING = "waiting"
+MESSAGES = "messages"
 KINDS = (COMPUTING, TRANSFER, WAITING, MESSAGES)
 
 
@@ -53,7 +56,8 @@ def _backwards(causes: Causes) -> Iterator[PathPiece]:
     s = causes.simulation
     op = int(np.argmax(s.finish))
     while True:
-        device, start = int(s.device[op]), float(s.start[op])
+        device = int(s.device[op])
+        start = float(s.start[op])
         yield PathPiece(COMPUTING, start, float(s.finish[op]), op, device, device)
         cause = causes.of(op)
         end = 0.0 if cause is None else cause.end
@@ -68,9 +72,11 @@ def _backwards(causes: Causes) -> Iterator[PathPiece]:
 
 def _transfer(causes: Causes, cause: Cause) -> Iterator[PathPiece]:
     """Yield a transfer, and the seconds before it in which its channels were busy."""
-    transfers, k = causes.simulation.transfers, cause.transfer
+    transfers = causes.simulation.transfers
+    k = cause.transfer
     ends = int(transfers.source[k]), int(transfers.target[k])
-    begin, queued = float(transfers.start[k]), float(causes.simulation.finish[cause.op])
+    begin = float(transfers.start[k])
+    queued = float(causes.simulation.finish[cause.op])
     yield PathPiece(TRANSFER, begin, cause.end, cause.op, *ends)
     if queued < begin:
         yield PathPiece(WAITING, queued, begin, cause.op, *ends)

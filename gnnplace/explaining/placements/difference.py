@@ -116,10 +116,8 @@ def steps_differ(
     if names != tuple(device.name for device in second.cluster.devices):
         raise MismatchError("diff: the placements are on clusters whose devices differ")
     same_groups = second.graph.names == problem.graph.names
-    first, then = (
-        _atoms(problem, before, same_groups),
-        _atoms(second, after, same_groups),
-    )
+    first = _atoms(problem, before, same_groups)
+    then = _atoms(second, after, same_groups)
     if first.keys() != then.keys():
         unmatched = sorted(first.keys() ^ then.keys())[0]
         raise MismatchError(

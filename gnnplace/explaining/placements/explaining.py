@@ -57,13 +57,13 @@ class Loosened:
     """One constraint, and the step without it.
 
     Attributes:
-        what: the constraint in words.
+        constraint: the constraint in words.
         step_time: seconds that are found without it; inf where nothing is.
         gain: seconds that it costs, at least 0.
         note: why nothing was found.
     """
 
-    what: str
+    constraint: str
     step_time: float
     gain: float
     note: str = ""
@@ -95,7 +95,8 @@ def loosened(
         try:
             seconds, note = _seconds(place, constrained(base, remaining), remaining)
         except InfeasibleError as error:
-            seconds, note = np.inf, str(error)
+            seconds = np.inf
+            note = str(error)
         seconds = min(seconds, with_all)
         prices.append(Loosened(label, seconds, with_all - seconds, note))
     return with_all, sorted(prices, key=lambda price: -price.gain)
@@ -161,13 +162,17 @@ def _without_rules(problem: Problem, constraints: Constraints) -> Problem:
     if not rules:
         return problem
     resolved = resolve(rules, problem.module, problem.graph.names)
-    pin, forbid = problem.pin.copy(), problem.forbid
+    pin = problem.pin.copy()
+    forbid = problem.forbid
     barred = None if forbid is None else forbid.copy()
     for matched in resolved.matched:
         pin[matched.ops] = -1
         if barred is not None:
             barred[matched.ops] = False
-    forbidden = barred if barred is not None and barred.any() else None
+    if barred is not None and barred.any():
+        forbidden = barred
+    else:
+        forbidden = None
     free = replace(problem, pin=pin, forbid=forbidden)
     same = (constrained(free, rules).allowed == problem.allowed).all()
     return free if same else problem
@@ -183,9 +188,9 @@ class Explanation:
         pieces: the critical path, first to last.
         devices: where each device's seconds go. [D]
         bounds: lower bounds of the problem.
-        asked: what was asked about, such as "module head"; empty if nothing was.
-        where: names of the devices that it is on.
-        others: that on each device. [D]
+        question: what was asked about, such as "module head"; empty if nothing was.
+        current_devices: names of the devices that it is on.
+        alternatives: that on each device. [D]
         prices: what each constraint costs, if that was asked.
         searched: seconds of the same search with all constraints.
     """
@@ -195,9 +200,9 @@ class Explanation:
     pieces: tuple[PathPiece, ...]
     devices: tuple[DeviceTime, ...]
     bounds: LowerBounds
-    asked: str = ""
-    where: tuple[str, ...] = ()
-    others: tuple[Alternative, ...] = ()
+    question: str = ""
+    current_devices: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     prices: tuple[Loosened, ...] | None = None
     searched: float = float("nan")
 
@@ -247,7 +252,8 @@ def explain(
         DeadlockError: its sequences contradict the graph.
     """
     rules = as_constraints(constraints)
-    base, problem = problem, constrained(problem, rules)
+    base = problem
+    problem = constrained(problem, rules)
     space = SearchSpace(problem)
     order = space.simulator.order_of(placement)
     simulation = space.simulator.run(placement.device, order)
@@ -270,9 +276,9 @@ def explain(
         devices = np.unique(simulation.device[ops])
         explanation = replace(
             explanation,
-            asked=f"op {op}" if op is not None else f"module {module}",
-            where=tuple(problem.cluster.devices[d].name for d in devices),
-            others=tuple(alternatives(space, simulation.device, order, ops)),
+            question=f"op {op}" if op is not None else f"module {module}",
+            current_devices=tuple(problem.cluster.devices[d].name for d in devices),
+            alternatives=tuple(alternatives(space, simulation.device, order, ops)),
         )
 
     # What a constraint costs is the gain of a search without it.
@@ -329,24 +335,33 @@ def device_times(causes: Causes) -> list[DeviceTime]:
 
 def _device_time(causes: Causes, device: int) -> DeviceTime:
     s = causes.simulation
-    free = computing = waiting = transfer = messages = 0.0
+    free = 0.0
+    computing = 0.0
+    waiting = 0.0
+    transfer = 0.0
+    messages = 0.0
     sends = [
         (float(s.transfers.start[k]), float(s.transfers.end[k]))
         for k in causes.copies[device]
     ]
     sent = 0  # copies that end before the gap
     for op in causes.sequences[device].tolist():
-        start, finish = float(s.start[op]), float(s.finish[op])
+        start = float(s.start[op])
+        finish = float(s.finish[op])
         while sent < len(sends) and sends[sent][1] <= free:
             sent += 1
         ready, arrived = _inputs(causes, op)
-        copying = _within(sends[sent:], (free, start)) if start > free else []
+        if start > free:
+            copying = _within(sends[sent:], (free, start))
+        else:
+            copying = []
         waits = _pieces(copying, (free, start))
         waiting += sum(_overlap(wait, (0.0, ready)) for wait in waits)
         transfer += sum(_overlap(wait, (ready, max(ready, arrived))) for wait in waits)
         messages += sum(_overlap(wait, (max(ready, arrived), np.inf)) for wait in waits)
         messages += sum(end - begin for begin, end in copying)
-        computing, free = computing + finish - start, finish
+        computing = computing + finish - start
+        free = finish
     tail = float(s.step_time) - free
     copying = _within(sends, (free, float(s.step_time)))
     last = sum(end - begin for begin, end in copying)
@@ -355,7 +370,8 @@ def _device_time(causes: Causes, device: int) -> DeviceTime:
 
 def _inputs(causes: Causes, op: int) -> tuple[float, float]:
     """Seconds at which other devices have made all inputs of an op, and at which they are there."""
-    s, incoming = causes.simulation, causes.incoming[op]
+    s = causes.simulation
+    incoming = causes.incoming[op]
     if not incoming:
         return 0.0, 0.0
     return (
@@ -377,12 +393,15 @@ def _within(sends: list[Interval], gap: Interval) -> list[Interval]:
 
 def _pieces(copying: list[Interval], gap: Interval) -> list[Interval]:
     """Return the parts of a gap in which nothing is copied."""
-    gaps, at = [], gap[0]
+    gaps = []
+    at = gap[0]
     for begin, end in copying:
         if begin > at:
             gaps.append((at, begin))
         at = max(at, end)
-    return [*gaps, (at, gap[1])] if gap[1] > at else gaps
+    if gap[1] > at:
+        return [*gaps, (at, gap[1])]
+    return gaps
 
 
 def _overlap(one: Interval, other: Interval) -> float:

@@ -112,7 +112,9 @@ class _Parser:
         raise ValueError(f"{token!r}: no number")
 
     def _peek(self) -> str | None:
-        return self.tokens[self.position] if self.position < len(self.tokens) else None
+        if self.position < len(self.tokens):
+            return self.tokens[self.position]
+        return None
 
     def _accept(self, token: str) -> bool:
         if self._peek() != token:
@@ -127,7 +129,9 @@ def _number(token: str) -> int:
         return int(digits, int(base))
     if token[:2] in ("0x", "0X"):
         return int(token, 16)
-    return int(token, 8) if token[0] == "0" and len(token) > 1 else int(token)
+    if token[0] == "0" and len(token) > 1:
+        return int(token, 8)
+    return int(token)
 
 
 def _apply(operator: str, left: int, right: int) -> int:
@@ -140,7 +144,9 @@ def _apply(operator: str, left: int, right: int) -> int:
         if right == 0:
             raise ValueError("divides by 0")
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return quotient if operator == "/" else left - quotient * right
+        if operator == "/":
+            return quotient
+        return left - quotient * right
     if operator in ("**", "<<") and not 0 <= right <= 63:
         raise ValueError("too large")
     value: int = {

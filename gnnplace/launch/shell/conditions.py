@@ -136,11 +136,10 @@ class _ConditionReader:
             return self._is_empty(self._take(), wants_empty=token == "-z")
         if isinstance(token, str) and token in FILE_TESTS:
             operand = self._take()
-            shown = (
-                "".join(part.text for part in operand)
-                if isinstance(operand, tuple)
-                else ""
-            )
+            if isinstance(operand, tuple):
+                shown = "".join(part.text for part in operand)
+            else:
+                shown = ""
             return Condition(None, (f"whether {shown or 'a file'} is there ({token})",))
         operator = self._peek()
         if isinstance(operator, str) and (operator in TEXTS or operator in NUMBERS):
@@ -149,12 +148,16 @@ class _ConditionReader:
         return self._is_empty(token, wants_empty=False)
 
     def _peek(self) -> str | Text | None:
-        return self.tokens[self.position] if self.position < len(self.tokens) else None
+        if self.position < len(self.tokens):
+            return self.tokens[self.position]
+        return None
 
     def _take(self) -> str | Text:
         token = self._peek()
         self.position += 1
-        return () if token is None else token
+        if token is None:
+            return ()
+        return token
 
     def _is_empty(self, token: str | Text, *, wants_empty: bool) -> Condition:
         if isinstance(token, str):
@@ -188,9 +191,10 @@ class _ConditionReader:
             return Condition(first < second if operator == "<" else first > second)
         is_pattern = isinstance(right, tuple) and not all(part.quoted for part in right)
         has_glob = any(sign in second for sign in "*?[")
-        equal = (
-            matches(first, GLOB + second) if has_glob or is_pattern else first == second
-        )
+        if has_glob or is_pattern:
+            equal = matches(first, GLOB + second)
+        else:
+            equal = first == second
         return Condition(equal is (operator != "!="))
 
 

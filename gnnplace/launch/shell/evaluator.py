@@ -184,7 +184,8 @@ class _Evaluator(Expander):
     # Statements.
 
     def _run_source(self, source: Source) -> None:
-        outer, self.source = self.source, source
+        outer = self.source
+        self.source = source
         self.depth += 1
         if self.depth <= DEEPEST:
             self._run_children(source.root)
@@ -268,7 +269,9 @@ class _Evaluator(Expander):
                     items[key] = unknown_text(names_in(value), self.line(child))
             else:
                 words += self.words(child)
-        return items if is_mapping else words
+        if is_mapping:
+            return items
+        return words
 
     def _appended(self, name: str, value: Value) -> Value:
         previous = self.state.variables.get(name, ())
@@ -287,21 +290,26 @@ class _Evaluator(Expander):
         return (*as_text(previous), *as_text(value))
 
     def _set_item(self, target: Node, value: Value, *, appends: bool) -> None:
-        name_node, index_node = (
-            target.child_by_field_name("name"),
-            target.child_by_field_name("index"),
-        )
+        name_node = target.child_by_field_name("name")
+        index_node = target.child_by_field_name("index")
         if name_node is None or index_node is None:
             return
-        name, key = self.source.text(name_node), plain(self.value(index_node)) or ""
+        name = self.source.text(name_node)
+        key = plain(self.value(index_node)) or ""
         array = self.state.variables.get(name, [])
         text = as_text(value)
         if isinstance(array, dict) or not key.lstrip("-").isdigit():
-            items = dict(array) if isinstance(array, dict) else {}
+            if isinstance(array, dict):
+                items = dict(array)
+            else:
+                items = {}
             items[key] = (*items.get(key, ()), *text) if appends else text
             self.set(name, items)
             return
-        words = list(array) if isinstance(array, list) else as_words(array)
+        if isinstance(array, list):
+            words = list(array)
+        else:
+            words = as_words(array)
         index = int(key)
         if 0 <= index < 10_000:
             words += [()] * (index + 1 - len(words))
@@ -409,7 +417,10 @@ class _Evaluator(Expander):
                 body.append(child)
             elif child.type not in ("(", "|"):
                 is_quoted = child.type in ("string", "raw_string")
-                letters = plain(self.value(child)) if is_quoted else None
+                if is_quoted:
+                    letters = plain(self.value(child))
+                else:
+                    letters = None
                 patterns.append(re.escape(letters) if letters is not None else "")
                 if letters is None:
                     raw = plain(self.value(child)) or self.source.text(child)
@@ -507,7 +518,10 @@ class _Evaluator(Expander):
         body = node.child_by_field_name("body")
         heredoc = next((c for c in node.children if c.type == "heredoc_redirect"), None)
         target = self._redirect_target(node, heredoc)
-        document = None if heredoc is None else self.heredoc(heredoc)
+        if heredoc is None:
+            document = None
+        else:
+            document = self.heredoc(heredoc)
         if body is None:
             return
         if body.type == "command":
@@ -520,7 +534,10 @@ class _Evaluator(Expander):
 
     def _redirect_target(self, node: Node, heredoc: Node | None) -> str | None:
         """Return the path of `> PATH`, or None if there is none or it is not known."""
-        places = [node] if heredoc is None else [node, heredoc]
+        if heredoc is None:
+            places = [node]
+        else:
+            places = [node, heredoc]
         for place in places:
             for child in place.children:
                 if child.type != "file_redirect":
@@ -611,12 +628,15 @@ class _Evaluator(Expander):
         source, body = self.functions[name]
         if self.depth > DEEPEST:
             return
-        outer_source, outer_arguments = self.source, self.state.arguments
-        self.source, self.state.arguments = source, arguments
+        outer_source = self.source
+        outer_arguments = self.state.arguments
+        self.source = source
+        self.state.arguments = arguments
         self.depth += 1
         self._run_children(body)
         self.depth -= 1
-        self.source, self.state.arguments = outer_source, outer_arguments
+        self.source = outer_source
+        self.state.arguments = outer_arguments
         self.state.loop_ended = False
 
     def _run_text(self, text: Text) -> None:
@@ -761,7 +781,10 @@ class _Evaluator(Expander):
                 return Condition(name != "false")
             if in_condition:
                 self.run(node)
-                shown = plain(words[0]) if words else "a command"
+                if words:
+                    shown = plain(words[0])
+                else:
+                    shown = "a command"
                 return Condition(None, (f"whether `{shown}` succeeds",))
         self.run(node)
         if in_condition and node.type not in ("variable_assignment",):
@@ -770,7 +793,9 @@ class _Evaluator(Expander):
 
     def _list_status(self, node: Node, *, in_condition: bool) -> Condition:
         """Return whether `A && B` or `A || B` succeeds; B is followed where it may run."""
-        first, operator, second = node.children[0], node.children[1], node.children[-1]
+        first = node.children[0]
+        operator = node.children[1]
+        second = node.children[-1]
         first_status = self._status(first, in_condition=in_condition)
         is_and = operator.type == "&&"
         if first_status.holds is (not is_and):
@@ -863,10 +888,13 @@ def _merge_states(
 ) -> ShellState:
     """Return the state after a branch that may have run. One that ended the script has not."""
     if first.has_ended or second.has_ended:
-        return second if first.has_ended else first
+        if first.has_ended:
+            return second
+        return first
     merged = dict(first.variables)
     for name in {**first.variables, **second.variables}:
-        value, alternative = first.variables.get(name), second.variables.get(name)
+        value = first.variables.get(name)
+        alternative = second.variables.get(name)
         if value == alternative:
             continue
         if isinstance(value, list) or isinstance(alternative, list):
@@ -880,7 +908,8 @@ def _merge_states(
 
 
 def _merge_arrays(first: Value, second: Value, names: Sequence[str]) -> list[Text]:
-    value, alternative = as_items(first), as_items(second)
+    value = as_items(first)
+    alternative = as_items(second)
     count = 0
     while (
         count < min(len(value), len(alternative)) and value[count] == alternative[count]

@@ -130,15 +130,16 @@ class Expander:
 
     def assign_number(self, node: Node) -> None:
         """Follow an assignment of arithmetic."""
-        target, value = (
-            node.child_by_field_name("name"),
-            node.child_by_field_name("value"),
-        )
+        target = node.child_by_field_name("name")
+        value = node.child_by_field_name("value")
         if target is None or value is None:
             return
         number = self.compute_node(value)
         line = self.line(node)
-        text = literal(str(number), line) if isinstance(number, int) else number
+        if isinstance(number, int):
+            text = literal(str(number), line)
+        else:
+            text = number
         self.set(self.source.text(target), text)
 
     def compute_node(self, node: Node) -> int | Text:
@@ -147,9 +148,9 @@ class Expander:
             self.assign_number(node)
             return 1
         raw = self.raw(node)
-        return (
-            raw if not isinstance(raw, str) else self.compute_text(raw, self.line(node))
-        )
+        if not isinstance(raw, str):
+            return raw
+        return self.compute_text(raw, self.line(node))
 
     def raw(self, node: Node) -> str | Text:
         """Return the letters of arithmetic with `$` put in; what is unknown as a text."""
@@ -163,7 +164,9 @@ class Expander:
             position = child.end_byte
         text += literal(self.source.slice(position, node.end_byte), self.line(node))
         letters = plain(text)
-        return text if letters is None else letters
+        if letters is None:
+            return text
+        return letters
 
     def compute_text(self, text: str, line: int = 0) -> int | Text:
         """Return the value of arithmetic in letters; `NAME=...` and `NAME++` are made."""
@@ -177,11 +180,10 @@ class Expander:
         name = ""
         if assignment is not None:
             name = assignment[1]
-            text = (
-                f"{name}{assignment[2]}({assignment[3]})"
-                if assignment[2]
-                else assignment[3]
-            )
+            if assignment[2]:
+                text = f"{name}{assignment[2]}({assignment[3]})"
+            else:
+                text = assignment[3]
         elif step is not None:
             name = step[1] or step[4]
             text = f"{name}{(step[2] or step[3])[0]}1"
@@ -193,7 +195,9 @@ class Expander:
             if letters is None:
                 missing.extend(names_in(value))
                 return 1
-            return int(letters) if re.fullmatch(r"\s*-?\d+\s*", letters) else 0
+            if re.fullmatch(r"\s*-?\d+\s*", letters):
+                return int(letters)
+            return 0
 
         try:
             number = compute(text, value_of)
@@ -375,7 +379,9 @@ class Expander:
         if letters is None:
             return unknown_text(names_in(text), line)
         number = self.compute_text(letters, line)
-        return literal(str(number), line) if isinstance(number, int) else number
+        if isinstance(number, int):
+            return literal(str(number), line)
+        return number
 
     def variable(self, name: str, line: int) -> Text:
         """Return the value of a variable, an array's first word, or what is not known."""
@@ -391,8 +397,12 @@ class Expander:
         if value is None:
             return unknown_text([name], line)
         if isinstance(value, list):
-            return value[0] if value else ()
-        return () if isinstance(value, dict) else value
+            if value:
+                return value[0]
+            return ()
+        if isinstance(value, dict):
+            return ()
+        return value
 
     def argument(self, index: int, line: int) -> Text:
         """Return `$1` and its like; `$0` is the script."""
@@ -400,7 +410,9 @@ class Expander:
             return literal(self.path, line)
         if self.state.arguments is not None:
             arguments = self.state.arguments
-            return arguments[index - 1] if index <= len(arguments) else ()
+            if index <= len(arguments):
+                return arguments[index - 1]
+            return ()
         if index in self.arguments:
             return literal(self.arguments[index], 0)
         return unknown_text([str(index)], line)
@@ -416,11 +428,10 @@ class Expander:
         if first.type in ("#", "!"):
             return self.expand_prefixed(first.type, text[3:-1], line)
         name = self.source.text(first)
-        value = (
-            self.subscripted(first)
-            if first.type == "subscript"
-            else self.variable(name, line)
-        )
+        if first.type == "subscript":
+            value = self.subscripted(first)
+        else:
+            value = self.variable(name, line)
         if len(children) == 1:
             return value
         operator = self.source.text(children[1])
@@ -438,9 +449,9 @@ class Expander:
         if operator == ":":
             operand = operand.strip()
         expanded = expand_operator(letters, operator, operand)
-        return (
-            unknown_text([name], line) if expanded is None else literal(expanded, line)
-        )
+        if expanded is None:
+            return unknown_text([name], line)
+        return literal(expanded, line)
 
     def expand_default(
         self,
@@ -462,7 +473,8 @@ class Expander:
         line = self.line(first)
         default: Text = ()
         if operands:
-            start, end = operands[0].start_byte, operands[-1].end_byte
+            start = operands[0].start_byte
+            end = operands[-1].end_byte
             single = operands[0] if len(operands) == 1 else None
             if single is not None:
                 default = self.value(single)
@@ -490,7 +502,10 @@ class Expander:
 
     def is_environment(self, name: str, value: Text) -> bool:
         """Return whether a value is unknown because nothing sets the variable."""
-        unknown = value[0].unknown if len(value) == 1 else None
+        if len(value) == 1:
+            unknown = value[0].unknown
+        else:
+            unknown = None
         return unknown is not None and unknown.names == (name,) and not unknown.options
 
     def expand_prefixed(self, sign: str, name: str, line: int) -> Text:
@@ -501,28 +516,22 @@ class Expander:
             target = plain(self.variable(base, line))
             if isinstance(value, dict):
                 return join([literal(key, line) for key in value])
-            return (
-                unknown_text([base], line)
-                if target is None
-                else self.variable(target, line)
-            )
+            if target is None:
+                return unknown_text([base], line)
+            return self.variable(target, line)
         if value is None:
             return unknown_text([base], line)
         if isinstance(value, (list, dict)):
             return literal(str(len(value)), line)
         letters = plain(value)
-        return (
-            unknown_text(names_in(value), line)
-            if letters is None
-            else literal(str(len(letters)), line)
-        )
+        if letters is None:
+            return unknown_text(names_in(value), line)
+        return literal(str(len(letters)), line)
 
     def subscripted(self, node: Node) -> Text:
         """Return `X[K]` and `X[@]`."""
-        name_node, index_node = (
-            node.child_by_field_name("name"),
-            node.child_by_field_name("index"),
-        )
+        name_node = node.child_by_field_name("name")
+        index_node = node.child_by_field_name("index")
         line = self.line(node)
         if name_node is None or index_node is None:
             return ()
@@ -535,12 +544,17 @@ class Expander:
             return join(as_items(value))
         if isinstance(value, dict):
             return value.get(key or "", ())
-        number = self.compute_text(key, line) if key is not None else None
+        if key is not None:
+            number = self.compute_text(key, line)
+        else:
+            number = None
         items = as_items(value)
         if not isinstance(number, int):
             names = names_in(self.value(index_node)) or (name,)
             return unknown_text(names, line)
-        return items[number] if -len(items) <= number < len(items) else ()
+        if -len(items) <= number < len(items):
+            return items[number]
+        return ()
 
     def substitute(self, node: Node) -> Text:
         """Return what `$(...)` prints, where that needs no running."""
@@ -590,7 +604,8 @@ class Expander:
                 return self.heredoc(heredoc)
             return None if body is None else self.printed(body)
         if node.type == "list" and node.children[1].type == "&&":
-            first, last = node.children[0], node.children[-1]
+            first = node.children[0]
+            last = node.children[-1]
             # `cd FOLDER && pwd` prints the folder.
             if self.source.text(first).startswith("cd ") and self.source.text(
                 last
@@ -625,7 +640,9 @@ class Expander:
                 "expr",
                 "seq",
             )
-            return unknown_text(names_in(join(arguments)), line) if is_known else None
+            if is_known:
+                return unknown_text(names_in(join(arguments)), line)
+            return None
         return printed_by(
             name, [text or "" for text in letters], line, self.compute_text
         )
@@ -674,19 +691,25 @@ def as_text(value: Value) -> Text:
     """Return a value as one text, an array with a blank between its words."""
     if isinstance(value, dict):
         return ()
-    return join(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return join(value)
+    return value
 
 
 def as_items(value: Value) -> list[Text]:
     """Return the items of an array, or a text as its only one."""
     if isinstance(value, dict):
         return list(value.values())
-    return list(value) if isinstance(value, list) else as_words(value)
+    if isinstance(value, list):
+        return list(value)
+    return as_words(value)
 
 
 def as_words(value: Value) -> list[Text]:
     """Return a text as the one word of an array."""
-    return [value] if isinstance(value, tuple) and value else []
+    if isinstance(value, tuple) and value:
+        return [value]
+    return []
 
 
 def printed_by(
@@ -713,7 +736,9 @@ def printed_by(
         return literal(paths[0], line)
     if name == "expr":
         number = compute_text(" ".join(arguments), line)
-        return literal(str(number), line) if isinstance(number, int) else number
+        if isinstance(number, int):
+            return literal(str(number), line)
+        return number
     if name == "seq" and 1 <= len(paths) <= 3 and all(p.isdigit() for p in paths):
         numbers = [int(p) for p in paths]
         start = numbers[0] if len(numbers) > 1 else 1

@@ -46,18 +46,28 @@ def expand_operator(text: str, operator: str, operand: str) -> str | None:
             lambda _: replacement, text, count=1 if operator == "/" else 0
         )
     if operator in ("^^", ",,"):
-        return text.upper() if operator == "^^" else text.lower()
+        if operator == "^^":
+            return text.upper()
+        return text.lower()
     if operator in ("^", ","):
-        first = text[:1].upper() if operator == "^" else text[:1].lower()
+        if operator == "^":
+            first = text[:1].upper()
+        else:
+            first = text[:1].lower()
         return first + text[1:]
     if operator == ":":
         numbers = re.fullmatch(r"\s*(-?\d+)\s*(?::\s*(-?\d+))?\s*", operand)
         if numbers is None:
             return None
         start = int(numbers[1])
-        end = None if numbers[2] is None else int(numbers[2])
+        if numbers[2] is None:
+            end = None
+        else:
+            end = int(numbers[2])
         tail = text[start:]
-        return tail if end is None else tail[:end]
+        if end is None:
+            return tail
+        return tail[:end]
     return None
 
 
@@ -66,7 +76,12 @@ def _without_end(text: str, operator: str, pattern: str) -> str:
     expression = glob_expression(pattern)
     lengths = range(len(text) + 1)
     for length in lengths if len(operator) == 1 else reversed(lengths):
-        part = text[:length] if operator[0] == "#" else text[len(text) - length :]
+        if operator[0] == "#":
+            part = text[:length]
+        else:
+            part = text[len(text) - length :]
         if expression.fullmatch(part) is not None:
-            return text[length:] if operator[0] == "#" else text[: len(text) - length]
+            if operator[0] == "#":
+                return text[length:]
+            return text[: len(text) - length]
     return text

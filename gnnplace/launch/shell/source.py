@@ -63,7 +63,10 @@ class Source:
         for segment in text:
             starts.append(len(data))
             lines.append(segment.line)
-            letters = segment.text if segment.unknown is None else next(unknown)
+            if segment.unknown is None:
+                letters = segment.text
+            else:
+                letters = next(unknown)
             data += letters.encode()
         return cls(data, starts or [0], lines or [0])
 

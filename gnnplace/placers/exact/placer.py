@@ -60,7 +60,8 @@ WHOLE_SHARE = (
 )
 TURN_SHARE = 0.15  # Of that rest, for each turn of them.
 PART_SECONDS = 2.0
-FEWEST_UNITS, MOST_UNITS = 3, 60
+FEWEST_UNITS = 3
+MOST_UNITS = 60
 
 
 class Exact(Placer):
@@ -85,11 +86,19 @@ class Exact(Placer):
     ) -> Found:
         begin = time.perf_counter()
         timed = deadline > begin
-        max_size = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
+        if timed:
+            max_size = WHOLE_SIZE
+        else:
+            max_size = WHOLE_SIZE_WITHOUT_BUDGET
         solves_whole = (
             space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= max_size
         )
-        size = 0 if solves_whole else 1 if space.problem.num_ops <= PART_OPS else 2
+        if solves_whole:
+            size = 0
+        elif space.problem.num_ops <= PART_OPS:
+            size = 1
+        else:
+            size = 2
         best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[size])
         if solves_whole and not best.proven:
             self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
@@ -228,8 +237,14 @@ def found_by(best: Incumbent) -> Found:
     if best.feasible:
         for label in swaps(best.space.problem):
             best.take(label[best.device], best.order)
-    gap = best.score / best.bound - 1 if best.bound > 0 else 0.0
-    note = "optimal" if best.proven else f"gap {gap:.2%}"
+    if best.bound > 0:
+        gap = best.score / best.bound - 1
+    else:
+        gap = 0.0
+    if best.proven:
+        note = "optimal"
+    else:
+        note = f"gap {gap:.2%}"
     return Found(
         device=best.device,
         order=best.order,

@@ -139,7 +139,8 @@ class Incumbent:
         self, device: IntArray, order: IntArray, score: float | None = None
     ) -> bool:
         """Keep a placement that is better; return whether it is."""
-        score = self.space.score(device, order) if score is None else score
+        if score is None:
+            score = self.space.score(device, order)
         if score >= self.score:
             return False
         self.device = device.copy()

@@ -80,7 +80,9 @@ class Tree:
     @property
     def bound(self) -> float:
         """Seconds that no placement is below."""
-        return min(self.closed, self.open[0].bound) if self.open else self.closed
+        if self.open:
+            return min(self.closed, self.open[0].bound)
+        return self.closed
 
     @property
     def done(self) -> bool:

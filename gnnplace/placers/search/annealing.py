@@ -72,8 +72,12 @@ from gnnplace.simulation import (
     list_schedule_in_kernel,
 )
 
-HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
-MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
+HOT = 0.001
+HOTTEST = 0.003
+COLDEST = 0.0003
+FALL = 30.0
+MOVES_WITHOUT_BUDGET = 2_000
+OPS_WITHOUT_BUDGET = 4_000_000
 FIRST_OPS = 1_000_000  # moves of the first cycle times ops
 CALL_OPS = 50_000  # the same between two looks at the clock: some 5 ms
 WORTH = 50  # orders made for a move's devices that one better one must pay for
@@ -176,9 +180,10 @@ def anneal_until_better(
             ):
                 continue
             renewed = habit.renewed > 0.0 and np.random.random() < habit.renewed
-            order = (
-                renewed_order(compiled, device, state.order) if renewed else state.order
-            )
+            if renewed:
+                order = renewed_order(compiled, device, state.order)
+            else:
+                order = state.order
             limit = max(threshold, state.score[0] * (1.0 + habit.loose))
             tried = energy(compiled, neighbourhood, device, order, limit)
             if tried <= limit and is_worth_an_order(habit, state):
@@ -281,7 +286,8 @@ def anneal_moves(
                 cutoff=state.score[0],
             )
             if tried < state.score[0]:
-                state.order[:], state.score[0] = order, tried
+                state.order[:] = order
+                state.score[0] = tried
             keep_best(state)
 
 
@@ -402,7 +408,8 @@ class Annealer:
         if self.score < score_before:
             score, order = self.space.sequence(state.best_device, cutoff=self.score)
             if score < self.score:
-                state.score[1], state.best_order[:] = score, order
+                state.score[1] = score
+                state.best_order[:] = order
 
     def cool(
         self,

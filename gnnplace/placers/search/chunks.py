@@ -99,9 +99,9 @@ def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | N
     """
     new_cuts = cuts.copy()
     new_cuts[i] = np.clip(cuts[i] + delta, 0, num_units)
-    return (
-        new_cuts if (np.diff(new_cuts) >= 0).all() and new_cuts[i] != cuts[i] else None
-    )
+    if (np.diff(new_cuts) >= 0).all() and new_cuts[i] != cuts[i]:
+        return new_cuts
+    return None
 
 
 class Chunks(NamedTuple):

@@ -103,7 +103,8 @@ def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None
     """Return for each op, or each of ``ops``, its copy in micro-batch 0; None if one has
     none. [n]
     """
-    ops = np.arange(problem.num_ops, dtype=np.int32) if ops is None else ops
+    if ops is None:
+        ops = np.arange(problem.num_ops, dtype=np.int32)
     if problem.microbatches == 1:
         return ops
     index = problem.graph.index
@@ -113,16 +114,23 @@ def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None
         for i, k in zip(ops.tolist(), problem.microbatch[ops].tolist(), strict=True)
     ]
     firsts = np.array(copies, dtype=np.int32)
-    return None if (firsts < 0).any() or problem.microbatch[firsts].any() else firsts
+    if (firsts < 0).any() or problem.microbatch[firsts].any():
+        return None
+    return firsts
 
 
 def _codes(problem: Problem) -> NDArray[np.int8] | None:
     """Return what ops of a group have in common, as a number; None if there is too much. [n]"""
     runs = np.isfinite(problem.kind_times)
-    barred = runs[:, :0] if problem.forbid is None else problem.forbid
+    if problem.forbid is None:
+        barred = runs[:, :0]
+    else:
+        barred = problem.forbid
     rows = np.column_stack([problem.phase, problem.pin, runs, barred]).astype(np.int64)
     _, code = np.unique(rows, axis=0, return_inverse=True)
-    return code.astype(np.int8).ravel() if code.max() <= MOST_CODES else None
+    if code.max() <= MOST_CODES:
+        return code.astype(np.int8).ravel()
+    return None
 
 
 def _grouped(
@@ -244,7 +252,9 @@ def _narrow_problem(space: SearchSpace) -> NarrowProblem | None:
     small = coarse.problem.num_ops <= share * space.problem.num_ops
     if not small or not coarse.problem.unit_allowed.any(axis=1).all():
         return None
-    return _bundled(coarse) if parallelism_lost(space, coarse) <= MOST_LOST else None
+    if parallelism_lost(space, coarse) <= MOST_LOST:
+        return _bundled(coarse)
+    return None
 
 
 def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:

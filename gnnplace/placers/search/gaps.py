@@ -27,7 +27,8 @@ from gnnplace.graph import (
     zero_table,
 )
 
-CHUNK, BLOCK = 64, 64
+CHUNK = 64
+BLOCK = 64
 ROUNDING = 1e-15
 
 
@@ -85,7 +86,9 @@ def empty_gaps(num_devices: int, slots: int) -> Gaps:
 @inner(_nrt=False)
 def end_before(gaps: Gaps, d: IntLike, place: int) -> float:
     """Return the seconds at which the slots before a chunk end; 0 where there are none."""
-    return gaps.until[d, place - 1] if place > 0 else 0.0
+    if place > 0:
+        return gaps.until[d, place - 1]
+    return 0.0
 
 
 @inner(_nrt=False)
@@ -99,7 +102,9 @@ def least_start(gaps: Gaps, d: IntLike, ready: float, cost: float) -> float:
     """Return the seconds before which no gap begins that holds a job of at least ``cost``; no
     search.
     """
-    return ready if gaps.widest_of_all[d] >= cost else max(ready, end_of_all(gaps, d))
+    if gaps.widest_of_all[d] >= cost:
+        return ready
+    return max(ready, end_of_all(gaps, d))
 
 
 @inner(_nrt=False)
@@ -151,11 +156,10 @@ def earliest_gap(
         place = wide_place(gaps, d, first, cost)
         while place <= last:
             row = gaps.chunk[d, place]
-            low = (
-                ended(gaps.ends[row], gaps.num_slots[row], ready)
-                if place == first
-                else 0
-            )
+            if place == first:
+                low = ended(gaps.ends[row], gaps.num_slots[row], ready)
+            else:
+                low = 0
             at = max(
                 ready,
                 gaps.ends[row, low - 1] if low > 0 else end_before(gaps, d, place),
@@ -232,7 +236,8 @@ def split(gaps: Gaps, d: IntLike, place: int) -> None:
             gaps.begins[row, k],
             gaps.ends[row, k],
         )
-    gaps.num_slots[new], gaps.num_slots[row] = gaps.num_slots[row] - half, half
+    gaps.num_slots[new] = gaps.num_slots[row] - half
+    gaps.num_slots[row] = half
     for later in range(gaps.places[d], place + 1, -1):
         gaps.chunk[d, later] = gaps.chunk[d, later - 1]
         gaps.widest[d, later] = gaps.widest[d, later - 1]
@@ -258,15 +263,22 @@ def take(
     """Put a slot where ``earliest_gap`` says; what it said of this device before is void."""
     row = gaps.chunk[d, place]
     widest = gaps.widest[d, place]
-    previous_end = gaps.ends[row, slot - 1] if slot > 0 else end_before(gaps, d, place)
+    if slot > 0:
+        previous_end = gaps.ends[row, slot - 1]
+    else:
+        previous_end = end_before(gaps, d, place)
     last = slot == gaps.num_slots[row]
-    taken = 0.0 if last else widened(gaps.begins[row, slot], previous_end)
+    if last:
+        taken = 0.0
+    else:
+        taken = widened(gaps.begins[row, slot], previous_end)
     for k in range(gaps.num_slots[row], slot, -1):
         gaps.begins[row, k], gaps.ends[row, k] = (
             gaps.begins[row, k - 1],
             gaps.ends[row, k - 1],
         )
-    gaps.begins[row, slot], gaps.ends[row, slot] = begin, end
+    gaps.begins[row, slot] = begin
+    gaps.ends[row, slot] = end
     gaps.num_slots[row] += 1
     if not last and taken >= widest:
         note(gaps, d, place, measured(gaps, d, place))

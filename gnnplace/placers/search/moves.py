@@ -183,7 +183,10 @@ def propose(
     last = min(num_units, first + longest)
     if kind < 0.9:
         from_before = np.random.random() < 0.5
-        edge = max(0, first - 1) if from_before else min(num_units - 1, last)
+        if from_before:
+            edge = max(0, first - 1)
+        else:
+            edge = min(num_units - 1, last)
         target = unit_device[neighbourhood.unit_order[edge]]
     for k in range(first, last):
         touched[k - first] = neighbourhood.unit_order[k]

@@ -99,7 +99,10 @@ def _move_units(
     while tries > 0 and not expired(deadline):
         over = space.simulator.run(space.spread(unit_device), order).peak_memory
         over = over - space.problem.cluster.memory
-        moves = _candidates(space, unit_device, over) if over.max() > 0 else []
+        if over.max() > 0:
+            moves = _candidates(space, unit_device, over)
+        else:
+            moves = []
         tries -= len(moves) + 1
         tried = []
         for k, (unit, target) in enumerate(moves):

@@ -69,7 +69,9 @@ def now() -> float:
     if _counts:
         return float(next(_counts[-1]))
     steps = steps_so_far()
-    return time.perf_counter() if steps is None else steps
+    if steps is None:
+        return time.perf_counter()
+    return steps
 
 
 @contextmanager

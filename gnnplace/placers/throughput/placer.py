@@ -69,11 +69,10 @@ class ThroughputResult(Result):
     interval_bound: float = 0.0
 
     def __str__(self) -> str:
-        gap = (
-            self.interval / self.interval_bound - 1.0
-            if self.interval_bound > 0
-            else 0.0
-        )
+        if self.interval_bound > 0:
+            gap = self.interval / self.interval_bound - 1.0
+        else:
+            gap = 0.0
         return (
             f"{self.placer}: predicted throughput interval {self.interval:.6g} s, lower bound "
             f"{self.interval_bound:.6g} s (gap {gap:.1%}); one step takes "
@@ -262,7 +261,10 @@ class _Search:
         begin = time.perf_counter()
         one = self.space.allow(np.zeros(self.space.problem.num_units, dtype=np.int32))
         for share, start in ((0.5, self.device), (1.0, one)):
-            until = begin + share * (self.deadline - begin) if timed else NO_BUDGET
+            if timed:
+                until = begin + share * (self.deadline - begin)
+            else:
+                until = NO_BUDGET
             if not self.proven and (not timed or until > time.perf_counter()):
                 self.take(
                     local_search(
@@ -278,7 +280,10 @@ class _Search:
         """Return devices that fit when they run, in the best order known."""
         device, order = self._fitting()
         value = interval(self.flows, self.space.device_of_units(device))
-        note = "optimal" if value <= self.bound * (1 + PROVEN) else ""
+        if value <= self.bound * (1 + PROVEN):
+            note = "optimal"
+        else:
+            note = ""
         notes = "; ".join(part for part in (note, self.note) if part)
         return Found(device, order, notes)
 

@@ -157,7 +157,8 @@ def propose(
     if np.random.random() < 0.5:
         goal = device[order[min(len(order) - 1, last)]]
     for p in range(first, last):
-        units[p - first], goals[p - first] = order[p], goal
+        units[p - first] = order[p]
+        goals[p - first] = goal
     return last - first
 
 
@@ -264,7 +265,10 @@ def local_search(
     rank[order] = np.arange(len(order), dtype=np.int32)
     readers = count_readers(tight, device)
     load, resident = fresh_loads(tight, device)
-    best = float(load.max()) if (resident <= tight.memory).all() else np.inf
+    if (resident <= tight.memory).all():
+        best = float(load.max())
+    else:
+        best = np.inf
     scale = float(load.max())
     penalty = (
         PENALTY
@@ -278,7 +282,10 @@ def local_search(
     turn = 0
     while time.perf_counter() < deadline if timed else turn < ROUNDS:
         called = time.perf_counter()
-        part = (called - begin) / (deadline - begin) if timed else turn / ROUNDS
+        if timed:
+            part = (called - begin) / (deadline - begin)
+        else:
+            part = turn / ROUNDS
         best = anneal_kernel(
             tight,
             AnnealingState(

@@ -131,7 +131,10 @@ def depth_first(blocks: Blocks, rng: np.random.Generator | None = None) -> IntAr
     ready = [b for b, number in enumerate(missing) if number == 0][::-1]
     order: list[int] = []
     while ready:
-        block = ready.pop() if rng is None else ready.pop(int(rng.integers(len(ready))))
+        if rng is None:
+            block = ready.pop()
+        else:
+            block = ready.pop(int(rng.integers(len(ready))))
         order += blocks.units[block]
         for c in reversed(blocks.successors[block]):
             missing[c] -= 1
@@ -346,13 +349,16 @@ def descend(
                     )
                     value = max(load, value_of[level], best[s - strides[t], i])
                     if value < bound_to_beat:
-                        bounds[total], children[total] = value, i * num_sorts + t
+                        bounds[total] = value
+                        children[total] = i * num_sorts + t
                         total += 1
             ranked = np.argsort(bounds[:total])
             for c in range(total):
                 child_bound[level, c] = bounds[ranked[c]]
                 child[level, c] = children[ranked[c]]
-            amount[level], turn[level], fresh = total, 0, False
+            amount[level] = total
+            turn[level] = 0
+            fresh = False
         # The stage of this level is given back before its next child.
         for u in range(len(order)):
             if stage[u] >= level:

@@ -221,7 +221,8 @@ def stage_costs(
             if later > 1:
                 count += (later - 1) * flows.tensors[k]
                 size += (later - 1) * flows.size[k]
-        counts[block[p]], sizes[block[p]] = count, size
+        counts[block[p]] = count
+        sizes[block[p]] = size
     return counts, sizes
 
 

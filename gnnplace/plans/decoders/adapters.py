@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from gnnplace.errors import InputError
 
 HALF_BYTES = 2.0
-HALF_BITS, QUANTIZED_BITS = 16, 4
+HALF_BITS = 16
+QUANTIZED_BITS = 4
 SCALE_BITS = 8 / 64 + 32 / (64 * 256)
 """Bits of a quantized number's part of its scales, with double quantization."""
 MAX_RANK = 65_536
@@ -90,7 +91,10 @@ class Adapters:
         if self.quantizes_experts:
             load += ", experts too, as axolotl's quantize_moe_experts does"
         modules = ", ".join(f'"{name}_proj"' for name in self.targets)
-        targets = f"[{modules}]" if self.targets else '"all-linear"'
+        if self.targets:
+            targets = f"[{modules}]"
+        else:
+            targets = '"all-linear"'
         return (
             f"adapters: the script makes them, as peft.LoraConfig(r={self.rank}, "
             f"target_modules={targets}){load}"
@@ -99,7 +103,9 @@ class Adapters:
     @property
     def name(self) -> str:
         """Return "QLoRA" if frozen matrices are quantized, else "LoRA"."""
-        return "QLoRA" if self.is_quantized else "LoRA"
+        if self.is_quantized:
+            return "QLoRA"
+        return "LoRA"
 
     @property
     def label(self) -> str:
@@ -128,7 +134,9 @@ class Adapters:
 
 def _bytes_of(bits: int) -> float:
     """Return the bytes of a frozen number of `bits` bits, with its part of quantization scales."""
-    return (bits + SCALE_BITS) / 8 if bits == QUANTIZED_BITS else HALF_BYTES
+    if bits == QUANTIZED_BITS:
+        return (bits + SCALE_BITS) / 8
+    return HALF_BYTES
 
 
 def parse_adapters(text: str) -> Adapters:
@@ -153,7 +161,8 @@ def parse_adapters(text: str) -> Adapters:
                 "of a layer), bits=4 or bits=16, or expert_bits=4"
             )
         values[name] = int(value)
-    rank, bits = values.get("r", 0), values.get("bits", HALF_BITS)
+    rank = values.get("r", 0)
+    bits = values.get("bits", HALF_BITS)
     expert_bits = values.get("expert_bits", HALF_BITS)
     allowed = (HALF_BITS, QUANTIZED_BITS)
     if not 1 <= rank <= MAX_RANK or bits not in allowed or expert_bits not in allowed:
@@ -181,8 +190,6 @@ def _parse_targets(value: str, text: str) -> tuple[str, ...]:
             f"--lora {text}: targets={value}: {unknown[0]!r} is no product of a layer; name "
             f"some of {'+'.join(TARGETS)}, or all"
         )
-    return (
-        tuple(name for name in TARGETS if name in names)
-        if set(names) != set(TARGETS)
-        else ()
-    )
+    if set(names) != set(TARGETS):
+        return tuple(name for name in TARGETS if name in names)
+    return ()

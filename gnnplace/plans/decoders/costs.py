@@ -112,7 +112,10 @@ class DecoderCosts:
 
 def _divides(sizes: DecoderSizes, degrees: Degrees, examples: int) -> bool:
     """Return whether a mesh's degrees of parallelism divide a decoder."""
-    num_experts = sizes.experts.count if sizes.experts else 1
+    if sizes.experts:
+        num_experts = sizes.experts.count
+    else:
+        num_experts = 1
     fewer_heads, divided = sorted((sizes.kv_heads, degrees.tp))
     return not (
         sizes.heads % degrees.tp
@@ -134,13 +137,15 @@ def _segment_costs(
         tokens: Tokens of a micro-batch on a device.
         border_split: Whether tokens are split between the products of a layer.
     """
-    sizes, constants = setting.decoder, setting.framework.constants
-    tp, split = (
-        degrees.tp,
-        (border_split or degrees.tp == 1) and constants["splits_tokens"] > 0,
-    )
+    sizes = setting.decoder
+    constants = setting.framework.constants
+    tp = degrees.tp
+    split = (border_split or degrees.tp == 1) and constants["splits_tokens"] > 0
     num_layers = sizes.layers
-    dense = sizes.experts.dense if sizes.experts else num_layers
+    if sizes.experts:
+        dense = sizes.experts.dense
+    else:
+        dense = num_layers
     columns = {name: np.zeros(num_layers + 2) for name in LAYER_COLUMNS}
     for kind, layers in (
         (DENSE_LAYER, slice(1, 1 + dense)),
@@ -168,9 +173,10 @@ def _segment_costs(
     none = np.zeros(num_layers + 2)
     # Gradients of what all devices of the outer axis hold are summed over it.
     is_summed = degrees.cp * degrees.replicas > 1
-    summed = (
-        np.array([none, outside, none]) if is_summed else np.zeros((1, num_layers + 2))
-    )
+    if is_summed:
+        summed = np.array([none, outside, none])
+    else:
+        summed = np.zeros((1, num_layers + 2))
     return SegmentCosts(error=np.full(num_layers + 2, ERROR), summed=summed, **columns)
 
 
@@ -202,8 +208,10 @@ def _layer_costs(
     setting: PricingSetting, kind: int, degrees: Degrees, tokens: int, split: bool
 ) -> dict[str, float]:
     """Return the columns of a layer; arguments as of `_segment_costs`."""
-    sizes, kernels = setting.decoder, setting.framework.kernels
-    has_experts, tp = kind == EXPERT_LAYER, degrees.tp
+    sizes = setting.decoder
+    kernels = setting.framework.kernels
+    has_experts = kind == EXPERT_LAYER
+    tp = degrees.tp
     groups = degrees.ep if has_experts else 0
     passes = layer_passes(
         setting, tokens, tp, degrees.cp, split, groups, degrees.expert_tp
@@ -215,7 +223,8 @@ def _layer_costs(
     if sizes.adapters is not None:  # frozen matrices have no gradients
         weights = adapter_passes(setting, tokens, tp, has_experts=has_experts).weights
     layer_kept = kept_bytes(setting, tokens, tp, split, has_experts)
-    experts, matrices = 0.0, float(sizes.layer_matrices)
+    experts = 0.0
+    matrices = float(sizes.layer_matrices)
     if has_experts:
         experts = sizes.expert_parameters / degrees.ep / degrees.expert_tp
         matrices = float(sizes.beside_experts)
@@ -240,7 +249,7 @@ def _layer_costs(
         "forward": passes.forward,
         "backward": passes.backward - weights,
         "weights": weights,
-        "recomputed": passes.again,
+        "recomputed": passes.recomputed,
         "attention": passes.selective,
         "saved": layer_kept.everything,
         "scores": layer_kept.everything - layer_kept.selective,
@@ -272,7 +281,10 @@ def _adapter_columns(
         unpacked = max(linear.inputs * linear.outputs for linear in dense) / degrees.tp
     if has_experts and adapters.quantizes_experts:
         for linear in sizes.expert_linears():
-            joined = 2 if sizes.gated and not sizes.joins_gate and linear.is_wide else 1
+            if sizes.gated and not sizes.joins_gate and linear.is_wide:
+                joined = 2
+            else:
+                joined = 1
             stacked = joined * linear.count * linear.inputs * linear.outputs
             unpacked = max(unpacked, stacked / degrees.ep / degrees.expert_tp)
     elements = float(
@@ -306,7 +318,10 @@ def _orthogonal_seconds(
         return seconds
     for linear in setting.decoder.linears(has_experts=has_experts):
         products = kernels.products(newton_schulz_shapes(linear.outputs, linear.inputs))
-        devices = degrees.tp if linear.count == 1 else degrees.ep * degrees.expert_tp
+        if linear.count == 1:
+            devices = degrees.tp
+        else:
+            devices = degrees.ep * degrees.expert_tp
         seconds += linear.count * products / devices
     return seconds
 
@@ -315,13 +330,15 @@ def _head_costs(
     setting: PricingSetting, tp: int, tokens: int, split: bool
 ) -> dict[str, float]:
     """Return the cost columns of the head and the loss. Arguments are those of `_segment_costs`."""
-    sizes, framework = setting.decoder, setting.framework
+    sizes = setting.decoder
+    framework = setting.framework
     passes = head_passes(setting, tokens, tp, split)
     rows = -(-sizes.vocabulary // tp)
     is_frozen = sizes.adapters is not None
-    weights = (
-        0.0 if is_frozen else framework.kernels.products([(rows, sizes.hidden, tokens)])
-    )
+    if is_frozen:
+        weights = 0.0
+    else:
+        weights = framework.kernels.products([(rows, sizes.hidden, tokens)])
     elements = sizes.embedding / tp + sizes.last_norm
     host = 2 * framework.constants["host_pass"]
     if framework.checks is not None and tp > 1:
@@ -341,12 +358,13 @@ def _head_costs(
 def _host_of_layer(setting: PricingSetting, tp: int) -> float:
     """Return the seconds that the host takes to launch a layer's passes."""
     framework = setting.framework
-    constants, checks, network = (
-        framework.constants,
-        framework.checks,
-        framework.network,
-    )
-    host = constants["host_layer"] if tp == 1 else constants["host_layer_shards"]
+    constants = framework.constants
+    checks = framework.checks
+    network = framework.network
+    if tp == 1:
+        host = constants["host_layer"]
+    else:
+        host = constants["host_layer_shards"]
     if checks is not None and tp > 1:
         host += EXCHANGES * checks["check"] * tp
         if tp > network.per_server:
@@ -356,7 +374,8 @@ def _host_of_layer(setting: PricingSetting, tp: int) -> float:
 
 def _working(setting: PricingSetting, tp: int, tokens: int) -> FloatArray:
     """Return the bytes of values and gradients at work in each segment, without ZeRO 2 or 3."""
-    sizes, constants = setting.decoder, setting.framework.constants
+    sizes = setting.decoder
+    constants = setting.framework.constants
     widened = 4 * (2 if sizes.gated else 1) * sizes.feed_forward + 2 * sizes.hidden
     inside = constants["passing"] * tokens * widened / tp
     logits = (
@@ -383,11 +402,15 @@ def kept_bytes(
         split: Whether tokens are split over the shards between products.
         has_experts: Whether the layer has experts.
     """
-    sizes, constants = setting.decoder, setting.framework.constants
+    sizes = setting.decoder
+    constants = setting.framework.constants
     parts = tp if split else 1
     is_products = setting.framework.kernels.attention == PRODUCTS
     adapters = _kept_of_adapters(sizes, has_experts=has_experts)
-    scores = 5.0 * sizes.heads * sizes.length / tp if is_products else 0.0
+    if is_products:
+        scores = 5.0 * sizes.heads * sizes.length / tp
+    else:
+        scores = 0.0
     entering = 2.0 * tokens * sizes.hidden / parts
     if not sizes.gated:
         stream = constants["plain_kept_stream"] * sizes.hidden / parts
@@ -402,7 +425,8 @@ def kept_bytes(
         narrow = 4 * latent.queries + 4 * latent.keys + 2 * latent.rotary
         stream = (8.0 * sizes.hidden + narrow) / parts
         inside += (4 * sizes.queries + 4 * sizes.values - 4 * sizes.keys) / tp
-    lean_stream, lean_inside = stream, inside
+    lean_stream = stream
+    lean_inside = inside
     if constants["selective_products"]:  # every other product is computed again, too
         lean_stream = 4.0 * sizes.hidden / parts
         lean_inside = 4 * sizes.queries + 4 * sizes.keys + 2 * sizes.feed_forward
@@ -445,7 +469,10 @@ def decoder_chain(setting: PricingSetting, name: str = "decoder") -> Chain:
     """
     sizes = setting.decoder
     num_layers = sizes.layers
-    dense = sizes.experts.dense if sizes.experts else num_layers
+    if sizes.experts:
+        dense = sizes.experts.dense
+    else:
+        dense = num_layers
     layers = [f"model.layers.{k}" for k in range(num_layers)]
     names = ["model.embed_tokens", *layers, "lm_head"]
     layer_kinds = (

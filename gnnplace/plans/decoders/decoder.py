@@ -96,8 +96,14 @@ class Linear:
             shards: Shards of the matrix beside it. The side that they divide is divided, the other
                 is whole.
         """
-        inputs = self.inputs if self.is_wide else -(-self.inputs // shards)
-        outputs = -(-self.outputs // shards) if self.is_wide else self.outputs
+        if self.is_wide:
+            inputs = self.inputs
+        else:
+            inputs = -(-self.inputs // shards)
+        if self.is_wide:
+            outputs = -(-self.outputs // shards)
+        else:
+            outputs = self.outputs
         return (rank, inputs), (outputs, rank)
 
 
@@ -175,19 +181,29 @@ class DecoderSizes:
         """Return the number of learned positions."""
         if self.positions is not None:
             return self.positions
-        return 0 if self.gated else self.length
+        if self.gated:
+            return 0
+        return self.length
 
     @property
     def kind(self) -> str:
         """Return the plainest `model_type` of transformers that has such layers."""
         if self.latent is not None:
-            return "deepseek_v3" if self.latent.queries else "deepseek_v2"
+            if self.latent.queries:
+                return "deepseek_v3"
+            return "deepseek_v2"
         if self.experts is not None:
             is_qwen = self.head_norms or self.experts.width != self.feed_forward
-            return "qwen3_moe" if is_qwen else "mixtral"
+            if is_qwen:
+                return "qwen3_moe"
+            return "mixtral"
         if not self.gated:
-            return "gpt2" if self.biases else "nemotron"
-        return "qwen3" if self.head_norms else "llama"
+            if self.biases:
+                return "gpt2"
+            return "nemotron"
+        if self.head_norms:
+            return "qwen3"
+        return "llama"
 
     @property
     def model(self) -> str:
@@ -244,7 +260,9 @@ class DecoderSizes:
         latent = self.latent
         if latent is None:
             has_width = bool(self.own_head_size or self.head_norms)
-            return {"head_dim": self.head_size} if has_width else {}
+            if has_width:
+                return {"head_dim": self.head_size}
+            return {}
         return {
             "q_lora_rank": latent.queries or None,
             "kv_lora_rank": latent.keys,
@@ -259,7 +277,9 @@ class DecoderSizes:
         """Return the keys of experts, and of layers before them without any."""
         experts = self.experts
         if experts is None:
-            return {} if self.latent is None else {"first_k_dense_replace": self.layers}
+            if self.latent is None:
+                return {}
+            return {"first_k_dense_replace": self.layers}
         names = {"mixtral": "num_local_experts", "qwen3_moe": "num_experts"}
         keys = {
             names.get(self.kind, "n_routed_experts"): experts.count,
@@ -321,7 +341,8 @@ class DecoderSizes:
     @property
     def attention_linears(self) -> tuple[Linear, ...]:
         """Return the products with weights of a layer's attention."""
-        latent, hidden = self.latent, self.hidden
+        latent = self.latent
+        hidden = self.hidden
         output = Linear(self.values, hidden, is_wide=False, members=("o",))
         if latent is None and self.joins_queries:
             joined = Linear(
@@ -354,7 +375,9 @@ class DecoderSizes:
         if self.gated and self.joins_gate:
             joined = Linear(self.hidden, 2 * width, count=count, members=("gate", "up"))
             return (joined, down)
-        return (replace(up, members=("gate",)), up, down) if self.gated else (up, down)
+        if self.gated:
+            return (replace(up, members=("gate",)), up, down)
+        return (up, down)
 
     def linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products with weights of a layer.
@@ -369,24 +392,41 @@ class DecoderSizes:
                 *self._feed_forward_linears(self.feed_forward),
             )
         router = Linear(self.hidden, experts.count)
-        shared = self._feed_forward_linears(experts.shared) if experts.shared else ()
+        if experts.shared:
+            shared = self._feed_forward_linears(experts.shared)
+        else:
+            shared = ()
         return (*self.attention_linears, router, *shared, *self.expert_linears())
 
     def dense_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products of a layer that every token passes, but the router's."""
-        width = self._shared_width if has_experts else self.feed_forward
-        inside = self._feed_forward_linears(width) if width else ()
+        if has_experts:
+            width = self._shared_width
+        else:
+            width = self.feed_forward
+        if width:
+            inside = self._feed_forward_linears(width)
+        else:
+            inside = ()
         return (*self.attention_linears, *inside)
 
     @property
     def _shared_width(self) -> int:
         """Return the inner width of what every token passes in a layer with experts."""
-        return self.experts.shared if self.experts is not None else self.feed_forward
+        if self.experts is not None:
+            return self.experts.shared
+        return self.feed_forward
 
     def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products of a layer that have adapters: no router's and no expert's."""
-        width = self._shared_width if has_experts else self.feed_forward
-        inside = self._feed_forward_linears(width) if width else ()
+        if has_experts:
+            width = self._shared_width
+        else:
+            width = self.feed_forward
+        if width:
+            inside = self._feed_forward_linears(width)
+        else:
+            inside = ()
         linears = (*self.attention_linears, *inside)
         adapters = self.adapters
         if adapters is None:
@@ -422,7 +462,9 @@ class DecoderSizes:
     @property
     def num_expert_layers(self) -> int:
         """Return the number of layers with experts."""
-        return self.layers - self.experts.dense if self.experts else 0
+        if self.experts:
+            return self.layers - self.experts.dense
+        return 0
 
     @property
     def layer_matrices(self) -> int:
@@ -437,7 +479,10 @@ class DecoderSizes:
         """Return the parameters of a layer's norms and biases, which every shard has."""
         if self.vectors is not None:
             return self.vectors
-        narrow = self.latent.queries + self.latent.keys if self.latent else 0
+        if self.latent:
+            narrow = self.latent.queries + self.latent.keys
+        else:
+            narrow = 0
         if self.gated:
             return (
                 2 * self.hidden
@@ -496,7 +541,10 @@ class DecoderSizes:
         Attention counts its whole square of scores, without regard to the causal mask.
         """
         matrices = self.layers * self.attention_matrices + self.embedding
-        num_dense = self.experts.dense if self.experts else self.layers
+        if self.experts:
+            num_dense = self.experts.dense
+        else:
+            num_dense = self.layers
         factor = 3 if self.gated else 2
         matrices += num_dense * factor * self.hidden * self.feed_forward
         if self.experts is not None:
@@ -556,7 +604,9 @@ def decoder_of(
             plan is made for.
     """
     decoder = decoder_or_reason(model, inputs, num_devices)
-    return decoder if isinstance(decoder, DecoderSizes) else None
+    if isinstance(decoder, DecoderSizes):
+        return decoder
+    return None
 
 
 def decoder_or_reason(
@@ -574,7 +624,10 @@ def decoder_or_reason(
         num_devices: Devices of the cluster.
         loss: The loss of a module whose output is none.
     """
-    decoder = catalogue_decoder(model, num_devices) if isinstance(model, str) else None
+    if isinstance(model, str):
+        decoder = catalogue_decoder(model, num_devices)
+    else:
+        decoder = None
     if decoder is not None:
         return decoder
     from gnnplace.tracing import options_of, workload_of
@@ -582,17 +635,21 @@ def decoder_or_reason(
     if isinstance(model, str):
         path, _, query = model.partition("?")
         if path.startswith("hf:") or find_model(path) is not None:
-            from gnnplace.zoo.hugging_face import BATCH, LENGTH, configuration
+            from gnnplace.zoo import (
+                TRANSFORMERS_BATCH,
+                TRANSFORMERS_LENGTH,
+                transformers_config,
+            )
 
             options = options_of(query, model)
-            sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
-            config = configuration(path.removeprefix("hf:"), options)
+            length = int(options.pop("length", TRANSFORMERS_LENGTH))
+            batch = int(options.pop("batch", TRANSFORMERS_BATCH))
+            config = transformers_config(path.removeprefix("hf:"), options)
             classes = config.architectures or ()
             if classes and not str(classes[0]).endswith(CAUSAL):
                 return f"{classes[0]} has another head"
-            return (
-                from_config(model, config, *sizes) or f"layers of {config.model_type}"
-            )
+            sizes = from_config(model, config, length, batch)
+            return sizes or f"layers of {config.model_type}"
     elif inputs is None:
         return "its example inputs are not known"
     workload = workload_of(model, inputs, loss, fake=True)
@@ -613,7 +670,10 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     if adapters.quantizes_experts and sizes.experts is None:
         raise InputError(f"--lora {words}: expert_bits: the model has no experts")
     adapted = replace(sizes, adapters=adapters)
-    kinds = {True} if adapted.num_expert_layers else set[bool]()
+    if adapted.num_expert_layers:
+        kinds = {True}
+    else:
+        kinds = set[bool]()
     kinds |= {False} if adapted.num_expert_layers < sizes.layers else set()
     products = {
         name
@@ -623,7 +683,10 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     }
     missing = [name for name in adapters.targets if name not in products]
     if missing:
-        remark = "; its experts have no adapters" if sizes.experts else ""
+        if sizes.experts:
+            remark = "; its experts have no adapters"
+        else:
+            remark = ""
         raise InputError(
             f"--lora {words}: no layer of the model has a product {missing[0]!r}{remark}"
         )
@@ -649,12 +712,16 @@ def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
         return None
     require_planned(row)
     options = dict(part.partition("=")[::2] for part in query.split("&") if part)
-    length, batch = options.pop("length", row.length), options.pop("batch", None)
+    length = options.pop("length", row.length)
+    batch = options.pop("batch", None)
     if options or length is None or (Path(name) / "config.json").is_file():
         return None
     try:
         tokens = int(length)
-        examples = default_batch(tokens, num_devices) if batch is None else int(batch)
+        if batch is None:
+            examples = default_batch(tokens, num_devices)
+        else:
+            examples = int(batch)
     except ValueError:
         raise InputError(f"{model}: length and batch must be whole numbers") from None
     if tokens < 1 or examples < 1:
@@ -691,7 +758,8 @@ def from_config(
     kind = KINDS.get(config.model_type)
     if kind is None or not kind.describes(config):
         return None
-    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    hidden = int(config.hidden_size)
+    heads = int(config.num_attention_heads)
     latent = _latent(config) if kind.latent else None
     # The width of a head is what queries have; values of latent attention have their own.
     head_size = int(getattr(config, "head_dim", None) or hidden // heads)
@@ -729,7 +797,10 @@ def _with_vectors(
     sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind
 ) -> DecoderSizes:
     """Return sizes with the parameters of the kind's norms and biases, where these are others."""
-    narrow = sizes.latent.queries + sizes.latent.keys if sizes.latent else 0
+    if sizes.latent:
+        narrow = sizes.latent.queries + sizes.latent.keys
+    else:
+        narrow = 0
     vectors = narrow + kind.layer_vectors(
         config,
         hidden=sizes.hidden,
@@ -762,7 +833,9 @@ def _kv_heads(config: PretrainedConfig, heads: int) -> int:
     if not getattr(config, "multi_query", False):
         return heads
     is_grouped = getattr(config, "new_decoder_architecture", False)  # a field of Falcon
-    return int(config.num_kv_heads) if is_grouped else 1
+    if is_grouped:
+        return int(config.num_kv_heads)
+    return 1
 
 
 def _experts(config: PretrainedConfig) -> ExpertLayers:

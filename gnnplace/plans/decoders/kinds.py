@@ -134,13 +134,18 @@ class LayerKind:
             vocabulary: Rows of the head.
         """
         num_norms = 2 if self.embedding_norm else 1
-        head_bias = vocabulary if _is_set(self.head_bias, config) else 0
+        if _is_set(self.head_bias, config):
+            head_bias = vocabulary
+        else:
+            head_bias = 0
         return num_norms * self.norm_weights * hidden + head_bias
 
 
 def _is_set(bias: bool | str, config: Configuration) -> bool:
     """Return whether a product has a bias: as the kind, or as a field of the configuration says."""
-    return bool(getattr(config, bias, False)) if isinstance(bias, str) else bias
+    if isinstance(bias, str):
+        return bool(getattr(config, bias, False))
+    return bias
 
 
 def _falcon_norms(config: Configuration) -> int:

@@ -47,13 +47,13 @@ class PassSeconds:
     Attributes:
         forward: Seconds of the forward pass.
         backward: Seconds of the backward pass, without recomputation.
-        again: Seconds that full recomputation adds to the backward pass.
+        recomputed: Seconds that full recomputation adds to the backward pass.
         selective: Seconds that selective recomputation adds to it.
     """
 
     forward: float
     backward: float
-    again: float = 0.0
+    recomputed: float = 0.0
     selective: float = 0.0
 
 
@@ -78,7 +78,8 @@ def layer_passes(
         groups: Shards of the layer's experts; 0: a layer without experts.
         expert_shards: Shards of the matrices of an expert.
     """
-    d, kernels = setting.decoder, setting.framework.kernels
+    d = setting.decoder
+    kernels = setting.framework.kernels
     shapes = layer_products(setting, tokens, shards, groups > 0)
     kernels.predict(of_passes(shapes))
     forward = [kernels.products([shape]) for shape in shapes]
@@ -88,12 +89,16 @@ def layer_passes(
         weights = [0.0] * len(shapes)
     adapters = adapter_passes(setting, tokens, shards, has_experts=groups > 0)
     # Attention written out has the whole square of scores, whatever its mask.
-    attended = d.length if kernels.attention == PRODUCTS else d.attended
+    if kernels.attention == PRODUCTS:
+        attended = d.length
+    else:
+        attended = d.attended
     attend = kernels.attend(
         tokens, attended, (d.queries + d.values) / 2 / shards, d.head_size
     )
     passed = _bytes(setting, tokens, shards, split, groups > 0)
-    constants, kind = setting.framework.constants, "gated" if d.gated else "plain"
+    constants = setting.framework.constants
+    kind = "gated" if d.gated else "plain"
     gap = kernels.rates["launch"] * constants["gap"]
     front = sum(forward) + attend + kernels.stream(passed[0])
     front += gap * constants[f"{kind}_launches_forward"] + adapters.forward
@@ -102,11 +107,10 @@ def layer_passes(
     back += adapters.backward + adapters.weights
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
-    expert_passes = (
-        _chosen(setting, tokens, shards, groups, expert_shards)
-        if groups
-        else PassSeconds(0.0, 0.0)
-    )
+    if groups:
+        expert_passes = _chosen(setting, tokens, shards, groups, expert_shards)
+    else:
+        expert_passes = PassSeconds(0.0, 0.0)
     early = constants["early_stop"] * (
         forward[-1] + kernels.stream(6 * tokens * d.hidden)
     )
@@ -151,12 +155,16 @@ def adapter_passes(
         shards: Shards of every matrix.
         has_experts: Whether the layer has experts.
     """
-    sizes, framework = setting.decoder, setting.framework
+    sizes = setting.decoder
+    framework = setting.framework
     if sizes.adapters is None:
         return AdapterSeconds()
-    kernels, rank = framework.kernels, sizes.adapters.rank
+    kernels = framework.kernels
+    rank = sizes.adapters.rank
     gap = kernels.rates["launch"] * framework.constants["gap"]
-    forward = backward = weights = 0.0
+    forward = 0.0
+    backward = 0.0
+    weights = 0.0
     for linear in sizes.adapted_linears(has_experts=has_experts):
         (_, inputs), (outputs, _) = linear.adapter_shapes(rank, shards)
         forward += kernels.products([(tokens, rank, inputs), (tokens, outputs, rank)])
@@ -194,7 +202,8 @@ def layer_products(
     parts = [d.queries + 2 * d.keys, d.values]
     latent_shapes: list[Shape] = []
     if d.latent is not None:
-        latent, shared = d.latent, d.heads * (d.head_size - d.latent.rotary) + d.values
+        latent = d.latent
+        shared = d.heads * (d.head_size - d.latent.rotary) + d.values
         parts[0] = (latent.queries or d.queries) + latent.keys + latent.rotary
         latent_shapes = [(tokens, -(-shared // shards), latent.keys)]
         latent_shapes += (
@@ -202,7 +211,10 @@ def layer_products(
             if latent.queries
             else []
         )
-    inner = d.experts.shared if chosen and d.experts else d.feed_forward
+    if chosen and d.experts:
+        inner = d.experts.shared
+    else:
+        inner = d.feed_forward
     joined, own_width, inside = (-(-size // shards) for size in (*parts, inner))
     up = (2 if d.gated else 1) * inside
     wide: list[Shape] = [(tokens, joined, d.hidden), (tokens, d.hidden, own_width)]
@@ -235,8 +247,12 @@ def _bytes(
     Returns:
         Bytes of the forward and of the backward pass.
     """
-    d, constants = setting.decoder, setting.framework.constants
-    stream = d.hidden / shards if split else float(d.hidden)
+    d = setting.decoder
+    constants = setting.framework.constants
+    if split:
+        stream = d.hidden / shards
+    else:
+        stream = float(d.hidden)
     if not d.gated:
         apart = (
             d.feed_forward / shards - 4.0 * stream
@@ -245,7 +261,8 @@ def _bytes(
         return tokens * forward, tokens * (
             constants["plain_backward"] * stream + GELU[1] * apart
         )
-    queries, keys = d.queries / shards, d.keys / shards
+    queries = d.queries / shards
+    keys = d.keys / shards
     inside = (d.experts.shared if chosen and d.experts else d.feed_forward) / shards
     shared = constants["gated_queries"] * queries + constants["gated_keys"] * keys
     forward = (
@@ -285,14 +302,13 @@ def _chosen(
         groups: Shards of the layer's experts.
         expert_shards: Shards of the matrices of an expert.
     """
-    d, kernels, network = (
-        setting.decoder,
-        setting.framework.kernels,
-        setting.framework.network,
-    )
+    d = setting.decoder
+    kernels = setting.framework.kernels
+    network = setting.framework.network
     experts = d.experts
     assert experts is not None
-    local_experts, width = experts.count // groups, -(-experts.width // expert_shards)
+    local_experts = experts.count // groups
+    width = -(-experts.width // expert_shards)
     rows = max(1, tokens * expert_shards // shards * experts.active // local_experts)
     shapes = [(rows, 2 * width, d.hidden), (rows, d.hidden, width)]
     kernels.predict(of_passes(shapes))
@@ -327,7 +343,8 @@ def _dispatch(
         expert_shards: Shards of the matrices of an expert, which are neighbours.
     """
     framework = setting.framework
-    network, experts = framework.network, setting.decoder.experts
+    network = framework.network
+    experts = setting.decoder.experts
     assert experts is not None
     members = max(1, min(groups, network.per_server // expert_shards))
     if groups <= members or not framework.constants["dispatch_once"]:
@@ -365,8 +382,10 @@ def _exchanges(
     """
     if shards == 1:
         return 0.0, 0.0
-    framework, size = setting.framework, 2.0 * tokens * setting.decoder.hidden
-    network, constants = framework.network, framework.constants
+    framework = setting.framework
+    size = 2.0 * tokens * setting.decoder.hidden
+    network = framework.network
+    constants = framework.constants
     members = min(shards, network.per_server)
     forward, inner, weights = products
     # Attention, and the feed-forward that every token passes, if the layer has one.
@@ -376,8 +395,10 @@ def _exchanges(
         return halves * reduced, halves * reduced
     gather = network.exchange(ALL_GATHER, shards, size, members)
     scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
-    wide, narrow = (0, 2)[:halves], (1, 3)[:halves]
-    front = back = 0.0
+    wide = (0, 2)[:halves]
+    narrow = (1, 3)[:halves]
+    front = 0.0
+    back = 0.0
     if framework.hides_shards:
         share = constants["overlap_shards"]
         for first, second in zip(wide, narrow, strict=True):
@@ -434,23 +455,23 @@ def head_passes(
     setting: PricingSetting, tokens: int, shards: int, split: bool
 ) -> PassSeconds:
     """Return the seconds of the head and the loss. Arguments are those of `layer_passes`."""
-    d, kernels, constants = (
-        setting.decoder,
-        setting.framework.kernels,
-        setting.framework.constants,
-    )
+    d = setting.decoder
+    kernels = setting.framework.kernels
+    constants = setting.framework.constants
     rows = -(-d.vocabulary // shards)
     kernels.predict(of_passes([(tokens, rows, d.hidden)]))
     product = kernels.products([(tokens, rows, d.hidden)])
     inner = kernels.products([(tokens, d.hidden, rows)])
-    weights = (
-        0.0 if d.adapters is not None else kernels.products([(rows, d.hidden, tokens)])
-    )
+    if d.adapters is not None:
+        weights = 0.0
+    else:
+        weights = kernels.products([(rows, d.hidden, tokens)])
     logits = tokens * d.vocabulary / shards
     front = product + kernels.stream(constants["logit_forward"] * logits)
     back = inner + weights + kernels.stream(constants["logit_backward"] * logits)
     if shards > 1:
-        network, size = setting.framework.network, 2.0 * tokens * d.hidden
+        network = setting.framework.network
+        size = 2.0 * tokens * d.hidden
         members = min(shards, network.per_server)
         front += 3 * network.reduce(shards, 4.0 * tokens, members)
         if split:

@@ -34,7 +34,8 @@ from gnnplace.problem import Cluster, figures, known_kind
 
 RECOGNISED = "recognised"
 """The source of the sizes of a model of one's own."""
-HALF, FULL = "bf16-mixed", "32-true"
+HALF = "bf16-mixed"
+FULL = "32-true"
 BY_SIZES = "planned by the model's sizes; add --runnable for a plan that `gnnplace execute` runs"
 
 
@@ -104,7 +105,10 @@ def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
         InputError: If it is no such decoder, with the reason.
         CaptureError: If it cannot be captured.
     """
-    name = job.model if isinstance(job.model, str) else type(job.model).__name__
+    if isinstance(job.model, str):
+        name = job.model
+    else:
+        name = type(job.model).__name__
     sizes = decoder_or_reason(job.model, job.inputs, cluster.num_devices, loss=job.loss)
     if isinstance(sizes, str):
         raise InputError(
@@ -151,7 +155,8 @@ def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
         row: The model's row of the catalogue.
         setting: The model's sizes, the devices and the framework.
     """
-    sizes, cluster = setting.decoder, setting.cluster
+    sizes = setting.decoder
+    cluster = setting.cluster
     # What a type or the data says by itself is no field of a fingerprint.
     fields = asdict(replace(sizes, batch=1))
     for name in ("joins_queries", "joins_gate", "sample_length"):
@@ -188,9 +193,10 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
     if adapters.is_quantized:
         frozen = "4 bits (NF4), tables and norms in half precision"
     if adapters.is_quantized and sizes.experts is not None:
-        experts = (
-            "experts too; tables" if adapters.quantizes_experts else "experts, tables"
-        )
+        if adapters.quantizes_experts:
+            experts = "experts too; tables"
+        else:
+            experts = "experts, tables"
         frozen = f"4 bits (NF4), {experts} and norms in half precision"
     return [
         f"{adapters.name} r={adapters.rank} on {layers}: {sizes.trained_parameters:,} parameters "
@@ -236,4 +242,10 @@ def price_named(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan:
     """
     source = chain.source
     assert isinstance(source, DecoderCosts)
-    return plan_of(chain, cluster, priced_spec(source.setting, spec))
+    setting = source.setting
+    priced = plan_of(chain, cluster, priced_spec(setting, spec))
+    words = {
+        "words": str(spec.with_words(batch=spec.batch or setting.decoder.batch)),
+        "gradients": spec.gradients or setting.framework.traits.gradients,
+    }
+    return replace(priced, file=priced.file.model_copy(update=words))

@@ -135,7 +135,8 @@ def framework_on(cluster: Cluster, options: FrameworkOptions) -> Framework:
 def _factored_means(decoder: DecoderSizes) -> tuple[float, float]:
     """Return the sums of rows and columns for each parameter, of matrices of layers and beside."""
     num_expert_layers = decoder.num_expert_layers
-    sums = elements = 0.0
+    sums = 0.0
+    elements = 0.0
     if decoder.adapters is not None:
         rank = decoder.adapters.rank
         for linear in decoder.adapted_linears():
@@ -174,14 +175,18 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         devices = tuple(device for device in cluster.devices if device.kind == kind)
         cluster = Cluster(devices, (), cluster.name)
     # Constants that the environment names replace the framework's.
-    name, memory_limit, optimizer = (
-        options.name,
-        options.memory_limit,
-        options.optimizer,
-    )
+    name = options.name
+    memory_limit = options.memory_limit
+    optimizer = options.optimizer
     constants = framework(name)
-    environment_set = environment(options.environment) if options.environment else None
-    named = environment_set.constants if environment_set else {}
+    if options.environment:
+        environment_set = environment(options.environment)
+    else:
+        environment_set = None
+    if environment_set:
+        named = environment_set.constants
+    else:
+        named = {}
     changed = {n: constant for n, constant in named.items() if n in constants.constants}
     constants = ConstantSet(constants.owner, {**constants.constants, **changed})
     traits = TRAITS[name]
@@ -199,7 +204,10 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         raise InputError(
             f"--environment {options.environment!r}: names two kernels of attention; leave one out"
         )
-    attention = kernel_names[0] if kernel_names else traits.attention_on(gpu)
+    if kernel_names:
+        attention = kernel_names[0]
+    else:
+        attention = traits.attention_on(gpu)
     kernels = kernels_of(cluster.kinds[0], attention, constants.of("clock", gpu))
     if kernels.is_roofline:
         constants = _widened(constants)
@@ -223,7 +231,8 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
 
 def _widened(constants: ConstantSet) -> ConstantSet:
     """Return a framework's constants with the interval of GPUs whose kernels were not measured."""
-    low, high = constants.constants["low"], constants.constants["high"]
+    low = constants.constants["low"]
+    high = constants.constants["high"]
     widened = {
         "low": replace(low, value=low.value / ROOFLINE_SPREAD),
         "high": replace(high, value=high.value * ROOFLINE_SPREAD),

@@ -54,9 +54,13 @@ def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     A stage begins once the costs before it reach its part of the total. The embedding costs
     nothing, and the head its multiplications.
     """
-    h, f = decoder.hidden, decoder.feed_forward
-    layer, head = 4.0 * decoder.queries * h + 3 * h * f, float(decoder.vocabulary * h)
-    total, passed, rank = layer * decoder.layers + head, 0.0, 0
+    h = decoder.hidden
+    f = decoder.feed_forward
+    layer = 4.0 * decoder.queries * h + 3 * h * f
+    head = float(decoder.vocabulary * h)
+    total = layer * decoder.layers + head
+    passed = 0.0
+    rank = 0
     counts = [0] * stages
     for _ in range(decoder.layers):
         # The embedding costs nothing: what is passed before a block decides its rank.

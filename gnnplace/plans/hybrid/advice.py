@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnnplace.plans.hybrid.splits import SplitRow
+from gnnplace.units import training_text
 
 
 @dataclass(frozen=True)
@@ -88,21 +89,23 @@ def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
     alone = best_data_parallel(rows)
     hybrids = [row.seconds for row in rows if row.devices > 1]
     best = min(hybrids, default=math.inf)
-    return (
-        alone.seconds / best - 1.0
-        if alone is not None and math.isfinite(best)
-        else None
-    )
+    if alone is not None and math.isfinite(best):
+        return alone.seconds / best - 1.0
+    return None
 
 
 def sentence(advice: ReplicaAdvice, most: int) -> str:
     """Return the recommendation for `most` devices in one sentence."""
-    best, alone = advice.best, advice.data_parallel
+    best = advice.best
+    alone = advice.data_parallel
     if best is None:
         return f"No way to use {most} devices can be recommended: nothing fits, or no epochs known."
     if best.total_devices == 1 < most:
         return _alone(best, alone, most)
-    cut = f", {best.microbatches} micro-batches" if best.microbatches > 1 else ""
+    if best.microbatches > 1:
+        cut = f", {best.microbatches} micro-batches"
+    else:
+        cut = ""
     how = f"{best.groups} data-parallel group{'s' if best.groups > 1 else ''} of "
     how += f"{best.devices} device{'s' if best.devices > 1 else ''}{cut}"
     if best.total_devices < most:
@@ -112,26 +115,16 @@ def sentence(advice: ReplicaAdvice, most: int) -> str:
         versus = "; data parallelism alone is not possible"
     elif best is not alone:
         ratio = alone.seconds / best.seconds
-        versus = f", {ratio:.2f} times as fast as data parallelism alone ({hours(alone.seconds)})"
-    return f"With {most} devices, use {how}: {hours(best.seconds)} to converge{versus}."
+        slowest = training_text(alone.seconds)
+        versus = f", {ratio:.2f} times as fast as data parallelism alone ({slowest})"
+    duration = training_text(best.seconds)
+    return f"With {most} devices, use {how}: {duration} to converge{versus}."
 
 
 def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
     """Return the recommendation for a model that is fastest on one of `most` devices."""
-    line = (
-        f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
-    )
+    line = f"With {most} devices, use one of them alone: {training_text(best.seconds)} to converge"
     if alone is None or not math.isfinite(alone.seconds):
         return f"{line}; data parallelism on all of them is not possible."
     ratio = alone.seconds / best.seconds
     return f"{line}; data parallelism on all {most} takes {ratio:.2f} times as long."
-
-
-def hours(seconds: float) -> str:
-    """Return seconds as a time that people read: "3.2 days", "5 h", "12 min" or "40 s"."""
-    if not math.isfinite(seconds):
-        return "unknown"
-    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"

@@ -64,14 +64,21 @@ def plan_batches(
     entries: dict[int, BatchPlan] = {}
     for step in (_double, _halve):
         batch: int | None = training.batch
-        shortest, rises = math.inf, 0
+        shortest = math.inf
+        rises = 0
         while batch is not None and rises < MOST_RISES:
             if batch not in entries:
                 entry = _entry(plan_of, training, batch)
                 if entry is not None:
                     entries[batch] = entry
-            seconds = entries[batch].seconds if batch in entries else math.inf
-            rises = 0 if seconds < shortest else rises + 1
+            if batch in entries:
+                seconds = entries[batch].seconds
+            else:
+                seconds = math.inf
+            if seconds < shortest:
+                rises = 0
+            else:
+                rises = rises + 1
             shortest = min(shortest, seconds)
             batch = step(batch)
     if not entries:
@@ -105,9 +112,13 @@ def _entry(
 
 def _double(batch: int) -> int | None:
     """Return a batch twice as large, or None if it is too large."""
-    return 2 * batch if 2 * batch <= MOST_EXAMPLES else None
+    if 2 * batch <= MOST_EXAMPLES:
+        return 2 * batch
+    return None
 
 
 def _halve(batch: int) -> int | None:
     """Return half of a batch, or None if it cannot be halved."""
-    return batch // 2 if batch % 2 == 0 else None
+    if batch % 2 == 0:
+        return batch // 2
+    return None

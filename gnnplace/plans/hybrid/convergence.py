@@ -51,7 +51,8 @@ import numpy as np
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, read_yaml
 
-ASSUMED, GIVEN = "assumed", "given"
+ASSUMED = "assumed"
+GIVEN = "given"
 TOKENS_OF_PARAMETER = 20
 SOURCE = "Pal et al. 2019, arXiv 1907.13257, abstract"
 
@@ -140,11 +141,10 @@ def read_epochs(path: str | Path) -> EpochTable:
         FormatError: The message names the file and what is wrong.
     """
     yamlish = Path(path).suffix.lower() in (".yaml", ".yml")
-    read = (
-        partial(_from_yaml, read_yaml(path))
-        if yamlish
-        else partial(_from_csv, read_text(path))
-    )
+    if yamlish:
+        read = partial(_from_yaml, read_yaml(path))
+    else:
+        read = partial(_from_csv, read_text(path))
     try:
         return EpochTable(tuple(sorted(read())), str(path))
     except (csv.Error, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -362,5 +362,8 @@ def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Trai
         if named:
             origin = "the command line's, the rest assumed"
             convergence = replace(preset.convergence, source=origin, **named)
-    examples = preset.examples if options.examples is None else options.examples
+    if options.examples is None:
+        examples = preset.examples
+    else:
+        examples = options.examples
     return Training(batch, examples, convergence)

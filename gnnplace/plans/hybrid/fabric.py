@@ -106,8 +106,6 @@ class ClusterCopies:
                 f"the cluster): {measured.source}"
             )
         copied = most > self.cluster.num_devices
-        return (
-            f"{origin}, between copies of it from --network-* (assumed)"
-            if copied
-            else origin
-        )
+        if copied:
+            return f"{origin}, between copies of it from --network-* (assumed)"
+        return origin

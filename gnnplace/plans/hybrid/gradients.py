@@ -7,8 +7,11 @@ PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default)::
 
     begin[i] = max(ready of the bucket's last gradient, end[i - 1])
     end[i]   = begin[i] + all-reduce of bytes[i]
-    finish[d] = max(backward end on d, end of the last bucket) + time of d's update ops
+    finish[d] = backward end on d + exposed[d] + time of d's update ops
     step     = max(placed step, the largest finish[d])
+
+What is reduced until the backward end is hidden, the rest is not; `exposed_seconds` says what both
+add to the step, as it does for plans.
 
 Updates wait for the all-reduce, so those that the placed step runs before it are taken out: ready
 times and backward ends are earlier by the updates that ran on ``d`` until then. Where nothing
@@ -24,7 +27,7 @@ from functools import partial
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.costs import BUCKET
+from gnnplace.costs import BUCKET, exposed_seconds, replicas_share
 from gnnplace.placers import Result
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation
@@ -79,7 +82,8 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Repl
         scale: Bytes of a gradient over those of its tensor: M where the problem was cut without
             being profiled, which divides the bytes of gradients too, though they do not shrink.
     """
-    simulation, devices = result.simulation, problem.num_devices
+    simulation = result.simulation
+    devices = problem.num_devices
     finish = without_updates(problem, simulation)
     update = problem.phase == UPDATE
     end = np.zeros(devices)
@@ -134,7 +138,8 @@ def _gradients(
         updates = readers[problem.phase[readers] == UPDATE]
         if not len(updates) or problem.phase[producer] == UPDATE:
             continue
-        name, copy = graph.names[producer], int(problem.microbatch[producer])
+        name = graph.names[producer]
+        copy = int(problem.microbatch[producer])
         if problem.microbatches > 1:
             name = name.removesuffix(f"#{copy}")
         number = ordinal[name, copy] = ordinal.get((name, copy), -1) + 1
@@ -162,14 +167,18 @@ def with_all_reduce(
             index.
         overlap: Whether reducing may begin before the backward pass has ended.
     """
-    end, reducing = step.step_time, 0.0
+    end = step.step_time
+    reducing = 0.0
     for d, rows in enumerate(step.gradients):
         backward = float(step.backward_end[d])
         last_end, spent = reduced(
             rows, partial(seconds, d), 0.0 if overlap else backward
         )
         reducing = max(reducing, spent)
-        end = max(end, max(backward, last_end) + float(step.updates[d]))
+        # All gradients are there at the backward end: from then on one bucket follows the other.
+        hidden = spent - max(last_end - backward, 0.0)
+        exposed = exposed_seconds(spent, hidden, replicas_share())
+        end = max(end, backward + exposed + float(step.updates[d]))
     return StepParts(step.step_time, reducing, end - step.step_time)
 
 
@@ -185,10 +194,14 @@ def reduced(
         seconds: Returns the seconds of an all-reduce of so many bytes.
         floor: Seconds before which no all-reduce may begin.
     """
-    end = spent = size = 0.0
+    end = 0.0
+    spent = 0.0
+    size = 0.0
     for k, (ready, elements) in enumerate(gradients.tolist()):
         size += elements
         if size >= BUCKET or k == len(gradients) - 1:
-            took, size = seconds(size), 0.0
-            end, spent = max(ready, floor, end) + took, spent + took
+            took = seconds(size)
+            size = 0.0
+            end = max(ready, floor, end) + took
+            spent = spent + took
     return end, spent

@@ -68,7 +68,8 @@ def grouped_plan(
     Raises:
         InputError: If there are too few devices, or the batch cannot be cut.
     """
-    free_cluster, devices = with_slack(cluster), running.groups * running.devices
+    free_cluster = with_slack(cluster)
+    devices = running.groups * running.devices
     if free_cluster.num_devices < devices:
         raise InputError(
             f"--replicas x --group-devices: {devices} devices; the cluster has "
@@ -107,7 +108,8 @@ def priced_groups(
         InputError: If there are fewer layers than devices, no axis is cut evenly, or the batch
             cannot be cut.
     """
-    plans, refused = list[Priced](), InputError("")
+    plans = list[Priced]()
+    refused = InputError("")
     specs = [PlanSpec(dp=groups, microbatch_size=size, pp=devices)]
     if devices > 1:
         specs.append(PlanSpec(dp=groups, microbatch_size=size, shards=devices))
@@ -153,10 +155,8 @@ class PlannedSteps:
             InfeasibleError: If none does.
         """
         cluster = with_slack(cluster)
-        chain, reason = (
-            on_cluster(self.chain, cluster),
-            "no plan of a group fits its memory",
-        )
+        chain = on_cluster(self.chain, cluster)
+        reason = "no plan of a group fits its memory"
         steps = list[ReplicaStep]()
         for size in (
             chain.batch // m for m in self.microbatches if chain.batch % m == 0

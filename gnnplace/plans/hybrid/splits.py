@@ -69,7 +69,9 @@ class SplitRow:
     @property
     def name(self) -> str:
         """Return a name of a few characters."""
-        return "data parallel" if self.devices == 1 else f"hybrid {self.devices}"
+        if self.devices == 1:
+            return "data parallel"
+        return f"hybrid {self.devices}"
 
 
 class Splitter:
@@ -91,8 +93,10 @@ class Splitter:
         *,
         overlap: bool = True,
     ) -> None:
-        self.fabric, self.training = fabric, training
-        self.place_on, self.overlap = place_on, overlap
+        self.fabric = fabric
+        self.training = training
+        self.place_on = place_on
+        self.overlap = overlap
         self._placed: dict[object, Sequence[ReplicaStep] | InfeasibleError] = {}
 
     def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[SplitRow]:
@@ -116,14 +120,16 @@ class Splitter:
         """Return the split into `groups` groups of `devices` devices, with predicted figures."""
         training = self.training
         batch = groups * training.batch
-        steps, epochs = training.steps(batch), training.convergence.epochs(batch)
+        steps = training.steps(batch)
+        epochs = training.convergence.epochs(batch)
         step = self._step(groups, devices)
         if isinstance(step, InfeasibleError):
             return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(step))
         parts, microbatches = step
-        note = (
-            "" if epochs is not None else f"no epochs are given for a batch of {batch}"
-        )
+        if epochs is not None:
+            note = ""
+        else:
+            note = f"no epochs are given for a batch of {batch}"
         return SplitRow(
             groups, devices, microbatches, parts, batch, steps, epochs, note
         )
@@ -135,7 +141,8 @@ class Splitter:
 
         The error of a group that cannot be placed is returned, not raised.
         """
-        fabric, slowest = self.fabric, list[tuple[StepParts, int]]()
+        fabric = self.fabric
+        slowest = list[tuple[StepParts, int]]()
         seconds = partial(fabric.all_reduce, groups=groups, devices=devices)
         overlap = self.overlap and fabric.overlaps
         firsts = {g * devices % fabric.cluster.num_devices for g in range(groups)}

@@ -110,7 +110,8 @@ def study_hybrid(
         InputError: If an argument is bad, or the options ask for inference.
         InfeasibleError: If no split fits its devices' memory.
     """
-    options, search = options or HybridOptions(), search or Search()
+    options = options or HybridOptions()
+    search = search or Search()
     if search.capture.forward_only:
         raise InputError("--forward-only: hybrid is about training")
     problem = read_problem(what) if is_problem_file(what) else None
@@ -124,13 +125,17 @@ def study_hybrid(
     table: LinkTable | None = None
     if options.links is not None:
         measured = with_measurements(machine, options.links)
-        machine, table = measured.cluster, measured.table
+        machine = measured.cluster
+        table = measured.table
         for note in measured.notes:
             progress(note)
     fabric = ClusterCopies(
         machine, options.network_latency, options.network_bandwidth, table
     )
-    num_devices = machine.num_devices if options.devices is None else options.devices
+    if options.devices is None:
+        num_devices = machine.num_devices
+    else:
+        num_devices = options.devices
     counts = device_counts(num_devices)
     name = what if problem is None else problem.name
     preset = preset_of(name)
@@ -154,10 +159,8 @@ def study_hybrid(
             f"hybrid: no split of {num_devices} devices fits; {rows[0].note}"
         )
     # Say where every kind of figure comes from.
-    convergence_origin, convergence = (
-        f"preset {preset.name!r}: {preset.examples_source}",
-        training.convergence,
-    )
+    convergence_origin = f"preset {preset.name!r}: {preset.examples_source}"
+    convergence = training.convergence
     origin = {
         "step": place_on.origin,
         "all_reduce": fabric.origin(num_devices)
@@ -227,12 +230,10 @@ class Placing:
     def __init__(
         self, what: str, cluster: Cluster | None, search: Search, progress: Progress
     ) -> None:
-        self.what, self.cluster, self.search, self.progress = (
-            what,
-            cluster,
-            search,
-            progress,
-        )
+        self.what = what
+        self.cluster = cluster
+        self.search = search
+        self.progress = progress
         self.problems: dict[int, Problem] = {}
         for count in sorted(set(search.microbatches)):
             try:
@@ -269,7 +270,9 @@ class Placing:
         Raises:
             InfeasibleError: If it fits with no number of micro-batches.
         """
-        results, error, search = [], None, self.search
+        results = []
+        error = None
+        search = self.search
         for count, problem in self.problems.items():
             self.progress(
                 f"placing {count} micro-batch{'es' if count > 1 else ''} on "
@@ -280,7 +283,10 @@ class Placing:
                 result = place(
                     part, placer=search.placer, budget=search.budget, seed=search.seed
                 )
-                scale = count if is_problem_file(self.what) else 1
+                if is_problem_file(self.what):
+                    scale = count
+                else:
+                    scale = 1
                 results.append(placed_step(part, result, scale=scale))
             except InfeasibleError as reason:
                 error = reason

@@ -91,7 +91,10 @@ def check_actions(
         flying = [
             max(a, b) for a, b in zip(flying, in_flight(row, len(ranks)), strict=True)
         ]
-    live = tuple(live_bytes(row, saved) for row in rows) if saved else ()
+    if saved:
+        live = tuple(live_bytes(row, saved) for row in rows)
+    else:
+        live = ()
     return Checked(tuple(rows), tuple(flying), live)
 
 
@@ -100,7 +103,10 @@ def _fault(source: str, rows: Sequence[Row], action: Action, why: str) -> Format
     places = [
         (p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action
     ]
-    position = "[{}][{}]".format(*places[-1]) if places else ""
+    if places:
+        position = "[{}][{}]".format(*places[-1])
+    else:
+        position = ""
     return FormatError(f"{source}: actions{position}: {action} {why}")
 
 
@@ -156,7 +162,12 @@ def _complete(
                 why = "is there beside I or W of its micro-batch: gradients would count twice"
                 raise _fault(source, rows, Action(stage, FULL, m), why)
             if FULL not in kinds and kinds != {FORWARD, INPUT, WEIGHT}:
-                lost = WEIGHT if INPUT in kinds else INPUT if WEIGHT in kinds else FULL
+                if INPUT in kinds:
+                    lost = WEIGHT
+                elif WEIGHT in kinds:
+                    lost = INPUT
+                else:
+                    lost = FULL
                 raise _fault(source, rows, Action(stage, lost, m), "is missing")
 
 
@@ -187,7 +198,10 @@ def _matched(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
     wanted = set[Action]()
     for row in rows:
         for action in row:
-            message = message_after(action, ranks) if action.kind in PASSES else None
+            if action.kind in PASSES:
+                message = message_after(action, ranks)
+            else:
+                message = None
             wanted.update(message or ())
     for action in sorted(wanted):
         if not counts[action]:
@@ -230,7 +244,8 @@ def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
     Raises:
         FormatError: There is a deadlock; the message says where each rank waits and for what.
     """
-    place, finished = [0] * len(rows), set[Action]()
+    place = [0] * len(rows)
+    finished = set[Action]()
     moving = True
     while moving:
         moving = False
@@ -282,7 +297,8 @@ def live_bytes(row: Row, saved: Sequence[float]) -> float:
         row: The actions of the rank, in order.
         saved: Bytes that each stage keeps for a micro-batch, from F to B or W. [stages]
     """
-    live = largest = 0.0
+    live = 0.0
+    largest = 0.0
     for action in row:
         if action.kind == FORWARD:
             live += saved[action.chunk]

@@ -7,7 +7,10 @@ gradients of activations I and those of weights W (or B, both at once):
   forward passes, then a forward and a backward pass B in turns, then the backward passes left;
 * gpipe (Huang et al., 2019, arXiv 1811.06965): all forward passes, then all backward passes;
 * interleaved:v (there, section 2.2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's order:
-  P micro-batches through one chunk, then through the next; M is a multiple of P.
+  P micro-batches through one chunk, then through the next; M is a multiple of P;
+* zbv (Qi et al., 2024, arXiv 2401.10241, section 6, as PyTorch's `ScheduleZBVZeroBubble` lists it):
+  2 P chunks, chunk c on rank c and 2 P - 1 - c on the same; rank p runs 2 (P - p) - 1 forward
+  passes through its first chunk before one through its second, W behind its I but at the end.
 
 Others come from a list schedule (`listed`): a rank that is free takes what is ready, of the first
 micro-batch of every chunk and kind that waits there I before F before W, the older micro-batch
@@ -36,13 +39,17 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, LongArray
 from gnnplace.errors import InputError
+from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
 
-FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
+FORWARD = "F"
+INPUT = "I"
+WEIGHT = "W"
+FULL = "B"
 SEARCHED = (
     "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
 )
 SCHEDULE = re.compile(
-    f"1f1b|gpipe|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?"
+    f"1f1b|gpipe|zbv|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?"
 )
 
 
@@ -94,7 +101,9 @@ class Pipeline:
 
     def between(self, chunk: int) -> float:
         """Return the seconds of a message from a chunk to the next; 0 if both are on one rank."""
-        return 0.0 if self.rank[chunk] == self.rank[chunk + 1] else self.sent[chunk]
+        if self.rank[chunk] == self.rank[chunk + 1]:
+            return 0.0
+        return self.sent[chunk]
 
 
 @dataclass(frozen=True)
@@ -129,12 +138,12 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
         InputError: There is no schedule of that name.
     """
     if SCHEDULE.fullmatch(schedule) is None:
-        schedules = "1f1b, gpipe, zero-bubble, interleaved:2, v"
+        schedules = "1f1b, gpipe, zero-bubble, interleaved:2, v, zbv"
         raise InputError(f"schedule {schedule!r}: unknown; use one of {schedules}")
     name, _, count = schedule.partition(":")
     if name == "interleaved":
         return tuple(c % ranks for c in range(int(count or 2) * ranks))
-    if name == "v" and ranks > 1:
+    if name in SHAPED_AS_V and ranks > 1:
         return (*range(ranks), *reversed(range(ranks)))
     return tuple(range(ranks))
 
@@ -142,7 +151,7 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
 def stage_ranks(schedule: str, stages: int) -> tuple[int, ...]:
     """Return the rank of each of `stages` chunks under a schedule; see `chunk_ranks`. [C]"""
     num_chunks = len(chunk_ranks(schedule, 1))
-    if schedule.startswith("v") and stages > 1:
+    if schedule.partition(":")[0] in SHAPED_AS_V and stages > 1:
         num_chunks = 2
     return chunk_ranks(schedule, stages // num_chunks)
 
@@ -157,6 +166,10 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
     chunks = len(chunk_ranks(schedule, ranks))
     if schedule == "gpipe":
         return (microbatches,) * chunks
+    if schedule == ZBV and chunks > ranks:
+        rows = fixed_rows(ZBV, ranks, chunks, microbatches)
+        counts = most_in_flight(rows.rows, rows.length, rows.apart, chunks)
+        return tuple(counts.tolist())
     num_chunks = chunks // ranks
     in_flight = [
         -(-(chunks - c) // num_chunks) + (num_chunks > 1) for c in range(chunks)
@@ -252,7 +265,7 @@ def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
 
 def is_apart(schedule: str) -> bool:
     """Return whether a schedule has I and W as passes of their own, and not one pass B."""
-    return schedule.partition(":")[0] in ("zero-bubble", "v")
+    return schedule.partition(":")[0] in ("zero-bubble", "v", ZBV)
 
 
 @lru_cache(maxsize=256)
@@ -262,7 +275,7 @@ def fixed_rows(
     """Return the actions of a schedule that does not depend on times.
 
     Args:
-        schedule: "1f1b", "gpipe" or "interleaved:v".
+        schedule: "1f1b", "gpipe", "interleaved:v" or "zbv".
         ranks: P, the number of pipeline ranks.
         chunks: C, a multiple of P.
         microbatches: M.
@@ -273,6 +286,9 @@ def fixed_rows(
         InputError: Interleaved where M is no multiple of P.
     """
     num_chunks = chunks // ranks
+    if schedule == ZBV and num_chunks > 1:
+        rows = v_rows(ranks, microbatches)
+        return ActionRows(rows, np.full(ranks, rows.shape[1]), True)
     if num_chunks > 1 and group is None and microbatches % ranks:
         raise InputError(
             f"schedule {schedule}: {microbatches} micro-batches are no multiple of "
@@ -301,9 +317,10 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
     Raises:
         InputError: Interleaved where M is no multiple of P.
     """
-    if is_apart(schedule):
+    if is_apart(schedule) and (schedule != ZBV or line.ranks == 1):
         return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
-    ranks, count = line.ranks, line.microbatches
+    ranks = line.ranks
+    count = line.microbatches
     group = None
     if allows_rest:
         groups = range(ranks, count + 1)
@@ -328,7 +345,8 @@ def seconds_of_rows(
 
 def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
     """Return the most micro-batches that each chunk keeps at once, in a rank's order. [chunks]"""
-    live, largest = [0] * chunks, [0] * chunks
+    live = [0] * chunks
+    largest = [0] * chunks
     for action in actions:
         if action.kind == FORWARD:
             live[action.chunk] += 1
@@ -377,7 +395,9 @@ def listed(
     Returns:
         Seconds, and chunk, kind and micro-batch of every action in order of its start. [A, 3]
     """
-    chunks, ranks, count = len(line.rank), len(ends), line.microbatches
+    chunks = len(line.rank)
+    ranks = len(ends)
+    count = line.microbatches
     kinds = 3 if line.apart else 2
     arrival = np.full((chunks, 3, count), np.inf)
     arrival[0, F, :] = 0.0
@@ -385,7 +405,8 @@ def listed(
     following = np.zeros((chunks, 3), dtype=np.int64)
     flying = np.zeros(chunks, dtype=np.int64)
     queue = RankQueue(arrival, following, flying, limit, late, weights)
-    free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
+    free = np.zeros(ranks)
+    channel = np.zeros((ranks, ranks))
     table = np.zeros((chunks * kinds * count, 3), dtype=np.int64)
     # An event is a time at which a rank may have something to run.
     events = [(0.0, np.int64(line.rank[0]))]
@@ -400,7 +421,9 @@ def listed(
         # Run the pass, and count what it begins or ends as in flight.
         m = following[c, k]
         following[c, k] += 1
-        table[num_done, 0], table[num_done, 1], table[num_done, 2] = c, k, m
+        table[num_done, 0] = c
+        table[num_done, 1] = k
+        table[num_done, 2] = m
         num_done += 1
         end = instant + line.seconds[c, k]
         free[p] = end
@@ -446,9 +469,16 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
         now: Seconds since the step began.
         queue: What is ready, and what is preferred.
     """
-    arrival, following, flying = queue.arrival, queue.following, queue.flying
-    limit, late, weights = queue.limit, queue.late, queue.weights
-    best_c, best_k, best_u, best_m = -1, -1, 9, 0
+    arrival = queue.arrival
+    following = queue.following
+    flying = queue.flying
+    limit = queue.limit
+    late = queue.late
+    weights = queue.weights
+    best_c = -1
+    best_k = -1
+    best_u = 9
+    best_m = 0
     for c in range(len(line.rank) - 1, -1, -1):
         if line.rank[c] != p:
             continue
@@ -465,7 +495,10 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
             else:
                 urgency = 2 if weights[c] else 4
             if urgency < best_u or (urgency == best_u and m < best_m):
-                best_c, best_k, best_u, best_m = c, k, urgency, m
+                best_c = c
+                best_k = k
+                best_u = urgency
+                best_m = m
     return best_c, best_k
 
 
@@ -496,7 +529,9 @@ def _announced(
     to = c + 1 if k == F else c - 1
     if k == W or to < 0 or to > last:
         return -1
-    p, q, instant = line.rank[c], line.rank[to], end
+    p = line.rank[c]
+    q = line.rank[to]
+    instant = end
     if p != q:
         instant = max(end, channel[p, q]) + line.sent[min(c, to)]
         channel[p, q] = instant
@@ -524,9 +559,11 @@ def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, i
         return 0, number
     full_groups = microbatches // group * group
     if number < full_groups * each:
-        round_index, within = number // (group * each), number % (group * each)
+        round_index = number // (group * each)
+        within = number % (group * each)
         return within // group, round_index * group + within % group
-    within, size = number - full_groups * each, microbatches - full_groups
+    within = number - full_groups * each
+    size = microbatches - full_groups
     return within // size, full_groups + within % size
 
 
@@ -574,6 +611,51 @@ def turned(
     return rows
 
 
+def v_rows(ranks: int, microbatches: int) -> LongArray:
+    """Return the actions of ZB-V as PyTorch's `ScheduleZBVZeroBubble` lists them.
+
+    The list is of 2 P - 1 micro-batches at least; passes of those that a step does not have are
+    left out of it.
+
+    Args:
+        ranks: P, the number of pipeline ranks.
+        microbatches: M, the number of micro-batches of a step.
+
+    Returns:
+        Chunk, kind and micro-batch of every rank's actions in order. [P, 6 M, 3]
+    """
+    first, second = np.arange(3), 3 + np.arange(3)  # passes of both chunks by kind
+    num_listed = max(2 * ranks - 1, microbatches)
+    rows = np.zeros((ranks, 6 * microbatches, 3), dtype=np.int64)
+    for rank in range(ranks):
+        later = ranks - rank
+        all_passes = np.concatenate(
+            [
+                # The pipeline is filled.
+                np.tile(first[F], 2 * later - 1),
+                np.tile([second[F], first[F]], rank),
+                np.tile(second, later),
+                # Both chunks take turns, at last without new micro-batches.
+                np.tile([*first, *second], num_listed - ranks - later + 1),
+                np.tile([first[I], first[W], *second], later - 1),
+                # Gradients of weights wait until no other pass does.
+                np.tile([first[I], second[I]], rank),
+                np.tile([first[I], first[W]], later),
+                np.tile(second[W], rank),
+                np.tile(first[W], rank),
+            ]
+        ).astype(np.int64)
+        number = np.zeros(len(all_passes), dtype=np.int64)
+        for kind in range(6):
+            is_kind = all_passes == kind
+            number[is_kind] = np.arange(is_kind.sum())
+        passes = all_passes[number < microbatches]
+        rows[rank, :, 0] = np.where(passes < 3, rank, 2 * ranks - 1 - rank)
+        rows[rank, :, 1] = passes % 3
+        rows[rank, :, 2] = number[number < microbatches]
+    return rows
+
+
 @numba.njit(cache=True)
 def most_in_flight(
     rows: LongArray, length: LongArray, apart: bool, chunks: int
@@ -590,7 +672,8 @@ def most_in_flight(
     largest = np.zeros(chunks, dtype=np.int64)
     for p in range(len(rows)):
         for k in range(length[p]):
-            chunk, kind = rows[p, k, 0], rows[p, k, 1]
+            chunk = rows[p, k, 0]
+            kind = rows[p, k, 1]
             if kind == F:
                 flying[chunk] += 1
                 largest[chunk] = max(largest[chunk], flying[chunk])
@@ -615,7 +698,8 @@ def peak_saved(
     for p in range(len(rows)):
         live = 0.0
         for k in range(length[p]):
-            chunk, kind = rows[p, k, 0], rows[p, k, 1]
+            chunk = rows[p, k, 0]
+            kind = rows[p, k, 1]
             if kind == F:
                 live += saved[chunk]
                 largest[p] = max(largest[p], live)
@@ -634,10 +718,13 @@ def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -
         length: Number of actions of every rank. [P]
         ends: Seconds of each rank after its last pass. [P]
     """
-    chunks, ranks, count = len(line.rank), len(ends), line.microbatches
+    chunks = len(line.rank)
+    ranks = len(ends)
+    count = line.microbatches
     arrival = np.full((chunks, 3, count), np.inf)
     arrival[0, F, :] = 0.0
-    free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
+    free = np.zeros(ranks)
+    channel = np.zeros((ranks, ranks))
     place = np.zeros(ranks, dtype=np.int64)
     has_progress = True
     while has_progress:
@@ -648,7 +735,10 @@ def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -
                 if arrival[c, k, m] == np.inf:
                     break
                 end = max(free[p], arrival[c, k, m]) + line.seconds[c, k]
-                free[p], has_progress = end, True
+                free[p] = end
+                has_progress = True
                 place[p] += 1
                 _announced(line, arrival, channel, c, k, m, end)
-    return (free + ends).max() if (place == length).all() else np.inf
+    if (place == length).all():
+        return (free + ends).max()
+    return np.inf

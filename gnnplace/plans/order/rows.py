@@ -22,7 +22,10 @@ from typing import NamedTuple
 from gnnplace.errors import FormatError
 from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action
 
-SEND_F, RECV_F, SEND_B, RECV_B = "SEND_F", "RECV_F", "SEND_B", "RECV_B"
+SEND_F = "SEND_F"
+RECV_F = "RECV_F"
+SEND_B = "SEND_B"
+RECV_B = "RECV_B"
 PASSES = (FORWARD, FULL, INPUT, WEIGHT)
 MESSAGES = (SEND_F, RECV_F, SEND_B, RECV_B)
 WORD = re.compile(r"([0-9]{1,9})(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)([0-9]{1,9})")
@@ -101,11 +104,15 @@ def needed_by(action: Action, stages: int) -> tuple[Action, ...]:
     """
     stage, kind, m = action
     if kind == FORWARD:
-        return (Action(stage - 1, FORWARD, m),) if stage else ()
+        if stage:
+            return (Action(stage - 1, FORWARD, m),)
+        return ()
     if kind == WEIGHT:
         return (Action(stage, INPUT, m),)
     forward = Action(stage, FORWARD, m)
-    return (forward, Action(stage + 1, INPUT, m)) if stage + 1 < stages else (forward,)
+    if stage + 1 < stages:
+        return (forward, Action(stage + 1, INPUT, m))
+    return (forward,)
 
 
 def is_done(action: Action, done: set[Action]) -> bool:
@@ -155,7 +162,8 @@ def instants(
 
     In an instant every rank runs the next pass of its row, if all that this needs is done.
     """
-    place, finished = [0] * len(rows), set[Action]()
+    place = [0] * len(rows)
+    finished = set[Action]()
     while going := {
         rank: action
         for rank, row in enumerate(rows)
@@ -188,7 +196,9 @@ def _next(
     if place == len(row):
         return None
     action = row[place]
-    return action if all(is_done(x, done) for x in needed_by(action, stages)) else None
+    if all(is_done(x, done) for x in needed_by(action, stages)):
+        return action
+    return None
 
 
 def words(rows: Sequence[Row]) -> list[list[str]]:

@@ -116,16 +116,13 @@ def _readers(line: Pipeline, action: Action, rank: int) -> list[tuple[str, float
     if kind == FORWARD:
         # What it saved is read by its own backward pass, and its result by the next chunk.
         gradient = (str(Action(chunk, back, m)), 0.0)
-        return (
-            [gradient]
-            if last
-            else [gradient, (str(Action(chunk + 1, FORWARD, m)), line.between(chunk))]
-        )
-    readers = (
-        [(f"end {rank}", 0.0)]
-        if kind != INPUT
-        else [(str(Action(chunk, WEIGHT, m)), 0.0)]
-    )
+        if last:
+            return [gradient]
+        return [gradient, (str(Action(chunk + 1, FORWARD, m)), line.between(chunk))]
+    if kind != INPUT:
+        readers = [(f"end {rank}", 0.0)]
+    else:
+        readers = [(str(Action(chunk, WEIGHT, m)), 0.0)]
     if kind != WEIGHT and chunk > 0:
         readers.append((str(Action(chunk - 1, back, m)), line.between(chunk - 1)))
     return readers

@@ -62,7 +62,8 @@ def bounds_of(spaces: Sequence[Space], high: float) -> tuple[float, float]:
     Returns:
         The bound of all plans, and that of plans with one stage a rank.
     """
-    one, several = high, high
+    one = high
+    several = high
     for space in sorted(spaces, key=_work):
         if _work(space) < max(one, several):
             alike = _alike(space)
@@ -73,7 +74,8 @@ def bounds_of(spaces: Sequence[Space], high: float) -> tuple[float, float]:
 
 def _work(space: Space) -> float:
     """Return the seconds that all devices need for the work of a step if they are never idle."""
-    fabric, microbatches = space.pricer.fabric, space.microbatches
+    fabric = space.pricer.fabric
+    microbatches = space.microbatches
     shapes = [
         shape.devices * float((sums.forward + sums.backward + sums.weights)[-1])
         for shape in dict.fromkeys(shape._replace(zero=0) for shape in space.shapes)
@@ -115,7 +117,8 @@ def _with_several(
     space: Space, alike: Mapping[MeshKind, Relaxed], high: float
 ) -> float:
     """Return a lower bound on the step with two chunks or more a rank, `high` at most."""
-    cluster, segments = space.pricer.fabric.cluster, len(space.pricer.chain)
+    cluster = space.pricer.fabric.cluster
+    segments = len(space.pricer.chain)
     for shape, table in alike.items():
         num_devices = shape.devices
         ranks = min(cluster.num_devices // num_devices, segments // 2)
@@ -135,10 +138,14 @@ def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
     pricer = space.pricer
     if len(pricer.fabric.cluster.kinds) == 1:
         return [1.0] * pricer.fabric.cluster.num_devices
-    least_seconds, speed = np.diff(table.sums[0]), {}
+    least_seconds = np.diff(table.sums[0])
+    speed = {}
     for kind in pricer.fabric.cluster.kinds:
         meshes = [m for m in _places(space, shape) if pricer.fabric.kinds(m) == (kind,)]
-        rows = rows_of(pricer, meshes[0], shape) if meshes else None
+        if meshes:
+            rows = rows_of(pricer, meshes[0], shape)
+        else:
+            rows = None
         speed[kind] = 1.0
         if rows is not None:
             seconds = rows[0][[ALL, AGAIN]]
@@ -157,9 +164,11 @@ def _bisected(holds: Callable[[float], bool], high: float) -> float:
     steps = int(np.ceil(np.log(high) / GRAIN)) - 1
     if not holds(float(np.exp(GRAIN * steps))):
         return high
-    largest, below = steps, 1
+    largest = steps
+    below = 1
     while holds(float(np.exp(GRAIN * (steps - below)))):
-        largest, below = steps - below, 2 * below
+        largest = steps - below
+        below = 2 * below
     fails = steps - below
     while fails + 1 < largest:
         middle = (fails + largest) // 2
@@ -172,9 +181,13 @@ def _bisected(holds: Callable[[float], bool], high: float) -> float:
 
 def _places(space: Space, shape: MeshKind) -> list[Mesh]:
     """Return one mesh for every place that differs from the others; see `_kind`."""
-    fabric, num_devices = space.pricer.fabric, shape.devices
+    fabric = space.pricer.fabric
+    num_devices = shape.devices
     meshes: dict[object, Mesh] = {}
-    step = 1 if fabric.cluster.num_devices <= MIXED else num_devices
+    if fabric.cluster.num_devices <= MIXED:
+        step = 1
+    else:
+        step = num_devices
     for first in range(0, fabric.cluster.num_devices - num_devices + 1, step):
         mesh = shape.mesh(first)
         meshes.setdefault(_kind(space, mesh), mesh)
@@ -205,10 +218,12 @@ def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> b
     last = sums.shape[1] - 1
     for _ in range(ranks):
         seconds_after = sums[BOTH, -1] - sums[BOTH, last]
-        first, working = last, 0.0
+        first = last
+        working = 0.0
         while first > 0:
             working = max(working, table.working[0, first - 1])
-            seconds_before, lead = sums[BOTH, first - 1], sums[LEAD, first - 1]
+            seconds_before = sums[BOTH, first - 1]
+            lead = sums[LEAD, first - 1]
             surroundings = StageSurroundings(
                 working, seconds_before, lead, seconds_after
             )
@@ -245,13 +260,16 @@ def _several_hold(
         microbatches: M, the number of micro-batches of a step.
         step: T, seconds that a step may take.
     """
-    sums, count = table.sums[0], table.sums.shape[2] - 1
-    total, end = sums[ALL, count], slowest * sums[END, count]
+    sums = table.sums[0]
+    count = table.sums.shape[2] - 1
+    total = sums[ALL, count]
+    end = slowest * sums[END, count]
     if sums[BOTH, count] > step or microbatches * total + end > speed * step:
         return False
     # Bytes that all ranks together lack, with what must be in flight at least.
     lack = sums[STATE, count] - ranks * (table.memory[0] - table.working[0].min())
-    flying, freed = np.ones(count), 0.0
+    flying = np.ones(count)
+    freed = 0.0
     for s in range(count):
         seconds_after = sums[BOTH, count] - sums[BOTH, s]
         flying[s] = max(1.0, microbatches * seconds_after / step)
@@ -323,7 +341,8 @@ def _mixed_hold(
         step: T, seconds that a step may take.
     """
     prefix = _before(table, number, size, lead, microbatches, step)
-    count, devices = prefix.shape[0] - 1, prefix.shape[1] - 1
+    count = prefix.shape[0] - 1
+    devices = prefix.shape[1] - 1
     if prefix[count, devices] == np.inf:
         return False
     # Least seconds of F + I by first segment and first device; devices may stay idle.
@@ -339,7 +358,8 @@ def _mixed_hold(
                 kind = number[mesh, begin]
                 if kind < 0:
                     continue
-                sums, working = table.sums[kind], 0.0
+                sums = table.sums[kind]
+                working = 0.0
                 remaining = suffix[:, begin + size[mesh]]
                 for last in range(first + 1, count + 1):
                     working = max(working, table.working[kind, last - 1])
@@ -376,7 +396,8 @@ def _before(
     Memory is left out; arguments are those of `_mixed_hold`. The result is inf where no stages fit.
     [segments + 1, devices + 1]
     """
-    count, devices = len(lead) - 1, number.shape[1]
+    count = len(lead) - 1
+    devices = number.shape[1]
     least_busy = np.full((count + 1, devices + 1), np.inf)
     least_busy[0, :] = 0.0
     for begin in range(devices):
@@ -392,7 +413,8 @@ def _before(
                 kind = number[mesh, begin]
                 if kind < 0:
                     continue
-                sums, to = table.sums[kind], begin + size[mesh]
+                sums = table.sums[kind]
+                to = begin + size[mesh]
                 for last in range(first + 1, count + 1):
                     stage_seconds = microbatches * (sums[ALL, last] - sums[ALL, first])
                     end = sums[END, last] - sums[END, first]

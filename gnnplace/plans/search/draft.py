@@ -216,10 +216,12 @@ def fullest_parts(priced: Priced) -> MemoryParts:
 
 def rank_parts(priced: Priced, rank: int) -> MemoryParts:
     """Return the bytes of a device of a rank at its fullest, by what holds them."""
-    memory, saved = rank_bytes(priced)[rank], priced.saved[rank]
+    memory = rank_bytes(priced)[rank]
+    saved = priced.saved[rank]
     cluster = priced.pricer.fabric.cluster
     device = cluster.devices[meshes_of(priced.draft)[rank].first]
-    slack, usable = memory.reserved - memory.allocated, priced.memory[rank]
+    slack = memory.reserved - memory.allocated
+    usable = priced.memory[rank]
     if (
         priced.pricer.chain.framework is None
     ):  # what libraries take is reserved of the device

@@ -201,13 +201,16 @@ class MeshChoices:
             largest,
             deepest,
         )
-        return stages if np.isfinite(total) else None
+        if np.isfinite(total):
+            return stages
+        return None
 
     def stage_seconds(self, microbatches: int, stages: LongArray) -> FloatArray:
         """Return the seconds of a micro-batch through each stage. [stages]"""
         segments = self.sums.shape[2] - 1
         ends = [*stages[1:, 0].tolist(), segments]
-        first_device, seconds = 0, []
+        first_device = 0
+        seconds = []
         for k, ((first, mesh), last) in enumerate(
             zip(stages.tolist(), ends, strict=True)
         ):
@@ -270,7 +273,10 @@ def stages_by_largest(
     smallest = least_largest(choices)
     seconds = np.mod(choices.sums[:, partition.SECONDS, -1], BARRED)
     unsplit = float(seconds.max() + choices.sums[:, partition.AGAIN, -1].max())
-    top = min(unsplit, best / max(microbatches, 1)) if np.isfinite(best) else unsplit
+    if np.isfinite(best):
+        top = min(unsplit, best / max(microbatches, 1))
+    else:
+        top = unsplit
     steps = np.geomspace(
         max(smallest, 1e-12), max(top, smallest) * 1.001, LARGEST_STAGES
     )
@@ -300,7 +306,10 @@ def stages_of_least_step(
         seconds = choices.stage_seconds(microbatches, stages)
         best = min(best, seconds.sum() + (microbatches - 1) * seconds.max())
         yield stages
-    largest = best / microbatches if np.isfinite(best) else 0.0
+    if np.isfinite(best):
+        largest = best / microbatches
+    else:
+        largest = 0.0
     while largest >= smallest:
         stages_below = choices.stages_below(microbatches, largest)
         if stages_below is None:
@@ -328,10 +337,8 @@ def stages_of_least_largest(
     sums = choices.sums.copy()
     sums[:, partition.SECONDS] += choices.end / microbatches
     choices = replace(choices, sums=sums)
-    low, high = (
-        0.0,
-        2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max()),
-    )
+    low = 0.0
+    high = 2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max())
     best = choices.stages_below(microbatches, high)
     while best is not None and high - low > PRECISION * high:
         middle = 0.5 * (low + high)
@@ -339,7 +346,8 @@ def stages_of_least_largest(
         if stages is None:
             low = middle
         else:
-            best, high = stages, middle
+            best = stages
+            high = middle
     return best
 
 
@@ -351,7 +359,9 @@ def draft_of(space: Space, meshes: Row) -> Timed:
         meshes: First segment, mesh and first device of every stage.
     """
     ends = [*(cut for cut, _, _ in meshes[1:]), len(space.pricer.chain)]
-    stages, seconds, ended = [], [], 0.0
+    stages = []
+    seconds = []
+    ended = 0.0
     for k, ((first, shape, device), last) in enumerate(zip(meshes, ends, strict=True)):
         table = space.table(shape, device)
         assert table is not None
@@ -391,10 +401,8 @@ def _replicas(space: Space, zero: int) -> Iterator[Timed]:
 
 def _uniform(space: Space) -> Iterator[Timed]:
     count = space.pricer.fabric.cluster.num_devices
-    segments, server_devices = (
-        len(space.pricer.chain),
-        devices_of_server(space.pricer.fabric),
-    )
+    segments = len(space.pricer.chain)
+    server_devices = devices_of_server(space.pricer.fabric)
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= server_devices):
         for stages in range(1, min(count // shards, segments) + 1):
             replicas, remainder = divmod(count, shards * stages)

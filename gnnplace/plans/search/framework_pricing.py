@@ -77,7 +77,10 @@ def pricer_of(chain: Chain, fabric: MeshFabric, size: int) -> Pricer:
         fabric: The cluster, and what exchanges take on it.
         size: Examples of a micro-batch, over all replicas.
     """
-    kind = Pricer if chain.framework is None else FrameworkPricer
+    if chain.framework is None:
+        kind = Pricer
+    else:
+        kind = FrameworkPricer
     return kind(chain, fabric, size)
 
 
@@ -180,11 +183,11 @@ class FrameworkPricer(Pricer):
         if sums is None:
             return None
         setting = self._setting(stage, sums)
-        costs, run, framework = setting.costs, setting.run, setting.framework
-        constants, zero = (
-            framework.constants,
-            self.zero_as_run(stage.zero, is_whole=setting.is_whole),
-        )
+        costs = setting.costs
+        run = setting.run
+        framework = setting.framework
+        constants = framework.constants
+        zero = self.zero_as_run(stage.zero, is_whole=setting.is_whole)
 
         # What is computed again: attention alone, or everything of the recomputed segments.
         is_recomputed = np.zeros(len(costs.forward))
@@ -197,10 +200,12 @@ class FrameworkPricer(Pricer):
         forward, backward = self.floored(
             passes.forward, passes.backward, self._host(setting)
         )
-        forward, backward = float(forward), float(backward)
+        forward = float(forward)
+        backward = float(backward)
         weights = float(costs.weights[run].sum())
         # Below ZeRO 2 gradients are accumulated and exchanged once a step, in part behind passes.
-        reduction, exchanges = 0.0, NO_EXCHANGES
+        reduction = 0.0
+        exchanges = NO_EXCHANGES
         if zero < SHARDED:
             weights += framework.accumulation(setting.parameters.count)
             exchanges = framework.replica_exchanges(
@@ -248,17 +253,16 @@ class FrameworkPricer(Pricer):
 
     def _bytes(self, setting: StageSetting) -> StageBytes:
         """Return the bytes of a stage, nothing of it on the host."""
-        stage, costs, run, framework = (
-            setting.stage,
-            setting.costs,
-            setting.run,
-            setting.framework,
-        )
+        stage = setting.stage
+        costs = setting.costs
+        run = setting.run
+        framework = setting.framework
         constants = framework.constants
         freed, recomputing = self._freed(stage, costs)
         if stage.attention:
             recomputing = 0.0
-        resident, updating = 0.0, 0.0
+        resident = 0.0
+        updating = 0.0
         zero = self.zero_as_run(stage.zero, is_whole=setting.is_whole)
         # Whole parameters have buckets and buffers beside them; sharded ones are gathered at work.
         if zero < SHARDED:
@@ -296,7 +300,8 @@ class FrameworkPricer(Pricer):
         Args:
             whole: Bytes of the stage with nothing on the host.
         """
-        offloading, terms = self.framework.offloading, whole.terms
+        offloading = self.framework.offloading
+        terms = whole.terms
         if offloading.activations:
             # What is copied passes while it is used: at work it is on the GPU.
             return replace(
@@ -332,16 +337,12 @@ class FrameworkPricer(Pricer):
             cost: Its seconds with everything on the GPU.
             copied: Bytes that a micro-batch keeps on the host.
         """
-        framework, group, parameters = (
-            setting.framework,
-            setting.group,
-            setting.parameters,
-        )
-        offloading, host, state = (
-            framework.offloading,
-            framework.host,
-            framework.state_bytes,
-        )
+        framework = setting.framework
+        group = setting.group
+        parameters = setting.parameters
+        offloading = framework.offloading
+        host = framework.host
+        state = framework.state_bytes
         backward = cost.backward + cost.weights
         if offloading.activations:
             return replace(
@@ -353,11 +354,10 @@ class FrameworkPricer(Pricer):
             parameters.dense / group.shards + parameters.experts / group.expert_shards
         )
         sent = state.gradient * sharded / host.link
-        frozen = (
-            framework.sharded_frozen(parameters, group)
-            if offloading.parameters
-            else 0.0
-        )
+        if offloading.parameters:
+            frozen = framework.sharded_frozen(parameters, group)
+        else:
+            frozen = 0.0
         returned = (state.parameter * sharded + frozen) / host.link
         element_bytes = host.adam + framework.optimizer_kind.extra_bytes_moved
         update = element_bytes * sharded / host.memory
@@ -398,7 +398,8 @@ class FrameworkPricer(Pricer):
 
     def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:
         """Return a stage with what its price depends on."""
-        costs, mesh = sums.costs, stage.mesh
+        costs = sums.costs
+        mesh = stage.mesh
         run = slice(stage.first, stage.last)
         degrees = self._degrees(mesh, stage.choice)
         framework = self.framework
@@ -510,10 +511,12 @@ class FrameworkPricer(Pricer):
 
     def _stream(self, setting: StageSetting) -> float:
         """Return how many numbers of a micro-batch pass from layer to layer on one device."""
-        stage, degrees = setting.stage, setting.degrees
+        stage = setting.stage
+        degrees = setting.degrees
         examples = self.size // stage.mesh.replicas // degrees.replicas
         # What crosses the cut before the second layer; one layer alone has what crosses any cut.
-        layers, border = self.chain.layers, self.chain.border
+        layers = self.chain.layers
+        border = self.chain.border
         later = np.flatnonzero(layers > layers[self._is_layer][0])
         between_layers = float(border[later[0]] if len(later) else border.max())
         return max(1.0, examples * between_layers / 2.0 // degrees.cp)
@@ -525,8 +528,11 @@ class FrameworkPricer(Pricer):
             setting: The stage.
             recomputed: Seconds of what is computed again in each of its segments.
         """
-        costs, run, framework = setting.costs, setting.run, setting.framework
-        stage, parameters = setting.stage, setting.parameters
+        costs = setting.costs
+        run = setting.run
+        framework = setting.framework
+        stage = setting.stage
+        parameters = setting.parameters
         forward = costs.forward[run]
         backward = costs.backward[run] + costs.weights[run]
         work = float((forward + backward + recomputed).sum())
@@ -541,10 +547,17 @@ class FrameworkPricer(Pricer):
         # An FSDP unit is a layer: what lies in one layer is gathered at once.
         order = self._unit_order(run)
         gather, scatter = self._unit_exchanges(costs, setting.group, order, run)
-        late = scatter + gather if stage.zero == 3 else scatter
-        into, back = sums_by(order, forward), sums_by(order, backward)
+        if stage.zero == 3:
+            late = scatter + gather
+        else:
+            late = scatter
+        into = sums_by(order, forward)
+        back = sums_by(order, backward)
         # Attention that is computed again runs before the exchange of its layer begins.
-        under = back if stage.attention else back + sums_by(order, recomputed)
+        if stage.attention:
+            under = back
+        else:
+            under = back + sums_by(order, recomputed)
         is_layer = sums_by(order, self._is_layer[run]) > 0
         hidden_gather = np.where(is_layer, framework.hidden_seconds(gather, into), 0.0)
         hidden_late = np.where(is_layer, framework.hidden_seconds(late, under), 0.0)
@@ -612,7 +625,8 @@ class FrameworkPricer(Pricer):
             tp: Tensor-parallel shards.
             is_whole: Whether the stage is the whole model, which sends no messages.
         """
-        framework, constants = self.framework, self.framework.constants
+        framework = self.framework
+        constants = self.framework.constants
         seconds = constants["host_pass"]
         if not is_whole:
             seconds += 2 * constants["host_message"]
@@ -655,7 +669,9 @@ class FrameworkPricer(Pricer):
             setting: The stage.
             recomputing: Bytes that are kept while a layer is computed again.
         """
-        stage, costs, run = setting.stage, setting.costs, setting.run
+        stage = setting.stage
+        costs = setting.costs
+        run = setting.run
         constants = setting.framework.constants
         is_layer = self._is_layer[run]
         parameters = costs.parameters[run]
@@ -673,7 +689,10 @@ class FrameworkPricer(Pricer):
         if stage.zero < 3:  # parameters stay gathered after the forward pass
             resident += PARAMETER_BYTES * inside + frozen_inside
             gathered = 0.0
-        wide = 4.0 if setting.framework.state_bytes.gradient == 4.0 else 0.0
+        if setting.framework.state_bytes.gradient == 4.0:
+            wide = 4.0
+        else:
+            wide = 0.0
         gradients = 2.0 * root + (4.0 + wide) * largest
         gradients += float(costs.unpacked[run].max(initial=0.0))
         late = (
@@ -745,7 +764,10 @@ class FrameworkPricer(Pricer):
         everything = slice(0, len(costs.forward))
         order = self._unit_order(everything)
         gather, scatter = self._unit_exchanges(costs, group, order, everything)
-        late = scatter + gather if zero == 3 else scatter
+        if zero == 3:
+            late = scatter + gather
+        else:
+            late = scatter
         forward = sums_by(order, costs.forward)
         backward = sums_by(order, costs.backward + costs.weights)
         is_layer = sums_by(order, self._is_layer) > 0
@@ -783,7 +805,10 @@ class FrameworkPricer(Pricer):
         reserved = (
             state + max(moving + loose, updating) + constants["context"] * GIBIBYTE
         )
-        workspace = 0.0 if is_sharded else self.framework.workspace
+        if is_sharded:
+            workspace = 0.0
+        else:
+            workspace = self.framework.workspace
         return RankBytes(terms, allocated + workspace, reserved)
 
     def usable_memory(self, mesh: Mesh) -> float:
@@ -801,8 +826,12 @@ class FrameworkPricer(Pricer):
             return super().rank_end(costs, zero, following)
         framework = self.framework
         zero = min(zero, ONCE)  # nothing is exchanged with every micro-batch
-        forward = backward = update = 0.0
-        scattered = bucketed = gathered = 0.0
+        forward = 0.0
+        backward = 0.0
+        update = 0.0
+        scattered = 0.0
+        bucketed = 0.0
+        gathered = 0.0
         for cost in costs:
             forward += cost.forward
             backward += cost.backward + cost.weights
@@ -852,7 +881,8 @@ class FrameworkPricer(Pricer):
             border: Bytes of an example that cross.
             across: Whether the stages are on several servers.
         """
-        framework, constants = self.framework, self.framework.constants
+        framework = self.framework
+        constants = self.framework.constants
         degrees = self._degrees(before.mesh, before.choice)
         examples = size // before.mesh.replicas // degrees.replicas
         sent = examples * border / degrees.cp

@@ -110,17 +110,24 @@ def even_cuts(
     Returns:
         Seconds of the largest stage (inf if nothing fits) and the first segment of every stage. [S]
     """
-    stages, count = len(flying), sums.shape[1] - 1
-    cuts, best = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
+    stages = len(flying)
+    count = sums.shape[1] - 1
+    cuts = np.zeros(stages, dtype=np.int64)
+    best = np.zeros(stages, dtype=np.int64)
     total = sums[SECONDS, count] + sums[AGAIN, count]
-    low, high, shortest = sums[SECONDS, count] / stages, total * (1 + least), np.inf
+    low = sums[SECONDS, count] / stages
+    high = total * (1 + least)
+    shortest = np.inf
     if not _filled(sums, memory, flying, high, cuts):
         return np.inf, best
     while True:
         best[:] = cuts
         shortest = 0.0
         for s in range(stages):
-            end = cuts[s + 1] if s + 1 < stages else count
+            if s + 1 < stages:
+                end = cuts[s + 1]
+            else:
+                end = count
             taken = stage_seconds(sums, memory, cuts[s], end, flying[s])
             shortest = max(shortest, taken)
         high = min(high, shortest)
@@ -149,7 +156,8 @@ def _filled(
     Returns:
         Whether the stages take all segments.
     """
-    stages, end = len(flying), sums.shape[1] - 1
+    stages = len(flying)
+    end = sums.shape[1] - 1
     for s in range(stages - 1, -1, -1):
         if end <= s:
             return False
@@ -165,7 +173,8 @@ def _filled(
                     low = middle
         if high >= end:
             return False
-        cuts[s], end = high, high
+        cuts[s] = high
+        end = high
     return end == 0
 
 
@@ -216,16 +225,21 @@ def best_meshes(
                         cut[stages, first, begin, 0] = last
                         cut[stages, first, begin, 1] = mesh
     # Follow the cuts of the best number of stages, from the first segment on.
-    best, depth = np.inf, 0
+    best = np.inf
+    depth = 0
     for stages in range(1, deepest + 1):
         if value[stages, 0, 0] < best:
-            best, depth = value[stages, 0, 0], stages
+            best = value[stages, 0, 0]
+            depth = stages
     choices = np.zeros((depth, 2), dtype=np.int64)
-    first, begin = 0, 0
+    first = 0
+    begin = 0
     for k in range(depth):
         last, mesh = cut[depth - k, first, begin]
-        choices[k, 0], choices[k, 1] = first, mesh
-        first, begin = last, begin + size[mesh]
+        choices[k, 0] = first
+        choices[k, 1] = mesh
+        first = last
+        begin = begin + size[mesh]
     return best, choices
 
 
@@ -251,11 +265,13 @@ def _longest(
         last.
     """
     sums, memory = own
-    best, at = np.inf, -1
+    best = np.inf
+    at = -1
     for last in range(first + 1, len(rest)):
         seconds = stage_seconds(sums, memory, first, last, flying)
         if seconds > most:
             break
         if seconds + rest[last] < best:
-            best, at = seconds + rest[last], last
+            best = seconds + rest[last]
+            at = last
     return best, at

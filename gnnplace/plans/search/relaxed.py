@@ -88,7 +88,8 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
         return None
     rows = np.min([x for x, _ in tables], axis=0)
     working = np.min([x for _, x in tables], axis=0)
-    forward, freed = rows[[AGAIN, ATTENTION]], rows[[FREED, SCORES]]
+    forward = rows[[AGAIN, ATTENTION]]
+    freed = rows[[FREED, SCORES]]
     rates_of_bytes = np.unique(forward[freed > 0] / freed[freed > 0])
     prices = np.zeros(
         PRICES
@@ -114,7 +115,8 @@ def rows_of(
     sums = pricer.sums(mesh, choice=shape.choice)
     if sums is None:
         return None
-    chain, costs = pricer.chain, sums.costs
+    chain = pricer.chain
+    costs = sums.costs
     parameters = costs.parameters.copy()
     for tied, elements in zip(chain.tied, chain.tied_in(costs), strict=True):
         parameters[list(tied.segments[1:])] -= elements[list(tied.segments[1:])]
@@ -131,7 +133,7 @@ def rows_of(
         rates.state,
         rates.end,
         np.maximum(pricer.most_freed(costs), costs.scores),
-        rates.again,
+        rates.recomputed,
         costs.scores,
         costs.attention,
     ]

@@ -118,7 +118,10 @@ def search(
     drafts_by_name: defaultdict[str, list[Timed]] = defaultdict(list)
     # Make drafts and baselines for every size of micro-batches, ranked by the formula.
     searched = _micro_batch_sizes(chain, seeds)
-    every = _micro_batch_sizes(chain, ()) if all_baselines else searched
+    if all_baselines:
+        every = _micro_batch_sizes(chain, ())
+    else:
+        every = searched
     for size in sorted({*searched, *every}, reverse=True):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
@@ -168,19 +171,19 @@ class Shortlist:
     Attributes:
         chain: The model as a chain of segments, with their prices.
         fabric: The cluster, and what exchanges take on it.
-        found: Plans that fit, by draft.
+        priced: Plans that fit, by draft.
     """
 
     chain: Chain
     fabric: MeshFabric
-    found: dict[Draft, Priced] = field(default_factory=dict)
+    priced: dict[Draft, Priced] = field(default_factory=dict)
     _pricers: dict[int, Pricer] = field(default_factory=dict)
     _seen: set[Draft] = field(default_factory=set)
 
     @property
     def best(self) -> list[Priced]:
         """Return the plans, the fastest first."""
-        return sorted(self.found.values(), key=attrgetter("step_time"))
+        return sorted(self.priced.values(), key=attrgetter("step_time"))
 
     def pipelines(self, schedules: Sequence[str]) -> list[Priced]:
         """Return the fastest `FEW` plans of several stages that are near the best.
@@ -190,7 +193,10 @@ class Shortlist:
         """
         plans: list[Priced] = []
         best = self.best
-        limit = NEAR * best[0].step_time if best else 0.0
+        if best:
+            limit = NEAR * best[0].step_time
+        else:
+            limit = 0.0
         for priced in best:
             name = priced.draft.schedule.partition(":")[0]
             is_pipeline = len(priced.draft.stages) > 1 and name in schedules
@@ -207,7 +213,9 @@ class Shortlist:
         if not obeys(draft, self.chain):
             return None
         priced = fitted(self.pricer(draft.size), draft)
-        return None if priced is None else self.keep(priced)
+        if priced is None:
+            return None
+        return self.keep(priced)
 
     def seeded(self, drafts: Iterable[Draft]) -> Priced | None:
         """Time drafts with the ZeRO that they have, and return the fastest that fits."""
@@ -216,7 +224,10 @@ class Shortlist:
             if not obeys(draft, self.chain):
                 continue
             fitting = fitted(self.pricer(draft.size), draft, zero=False)
-            priced = None if fitting is None else self.keep(fitting)
+            if fitting is None:
+                priced = None
+            else:
+                priced = self.keep(fitting)
             if priced is not None and (
                 best is None or priced.step_time < best.step_time
             ):
@@ -230,8 +241,8 @@ class Shortlist:
             priced = realized(self.pricer(draft.size), draft)
             fits = priced is not None and priced.lacking[1] <= 0
             if priced is not None and fits and obeys(draft, self.chain):
-                self.found[draft] = priced
-        return self.found.get(draft)
+                self.priced[draft] = priced
+        return self.priced.get(draft)
 
 
 def obeys(draft: Draft, chain: Chain) -> bool:
@@ -271,7 +282,7 @@ def shortlisted(
     queue = iter([draft for _, draft in sorted(drafts, key=itemgetter(0))][:LONG_LIST])
     for draft in queue:
         shortlist.add(draft)
-        if len(shortlist.found) >= SHORT_LIST:
+        if len(shortlist.priced) >= SHORT_LIST:
             break
     for priced in shortlist.pipelines(("1f1b",)):
         for schedule in OTHERS:
@@ -354,11 +365,20 @@ def improved(
 
 def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
     """Try orders of several depths, then change the best of them, yielding in between."""
-    starts = [priced] if is_apart(priced.draft.schedule) else []
+    if is_apart(priced.draft.schedule):
+        starts = [priced]
+    else:
+        starts = []
     for fewer in (0, *FEWER):
         draft = _deeper(priced.draft, fewer)
-        fitting = None if draft is None else fitted(pricer, draft)
-        start = None if fitting is None else keep(fitting)
+        if draft is None:
+            fitting = None
+        else:
+            fitting = fitted(pricer, draft)
+        if fitting is None:
+            start = None
+        else:
+            start = keep(fitting)
         starts += [start] if start is not None else []
         yield
     if not starts:
@@ -375,7 +395,10 @@ def _deeper(draft: Draft, more: int) -> Draft | None:
 
     Nothing is recomputed in it yet. None for interleaved schedules, or if the limits stay the same.
     """
-    name = "v" if draft.schedule.startswith("v") else "zero-bubble"
+    if draft.schedule.startswith("v"):
+        name = "v"
+    else:
+        name = "zero-bubble"
     if draft.schedule.startswith("interleaved"):
         return None
     limit = tuple(np.clip(np.array(draft.limit) + more, 1, draft.microbatches).tolist())
@@ -398,7 +421,8 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
         no = (False,) * len(draft.stages)
         draft = replace(draft, rules=Rules(draft.limit, no, no))
     assert draft.rules is not None
-    rules, shortest = draft.rules, best.step_time
+    rules = draft.rules
+    shortest = best.step_time
     room = []  # micro-batches that each chunk may have in flight, by what memory its rank has left
     for c, rank in enumerate(best.draft.ranks):
         free = best.memory[rank] - best.held(rank)
@@ -410,21 +434,23 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
         candidate = _other(rules, room, draft.microbatches, rng)
         seconds, _ = listed_by(best.line, candidate, best.ends)
         if seconds <= shortest:
-            rules, shortest = candidate, seconds
+            rules = candidate
+            shortest = seconds
     if shortest >= best.step_time * (1 - 1e-9):
         return best
     name = draft.schedule.partition(":")[0]
     changed = keep(replace(draft, schedule=f"{name}:{SEARCHED}", rules=rules))
-    return (
-        changed if changed is not None and changed.step_time < best.step_time else best
-    )
+    if changed is not None and changed.step_time < best.step_time:
+        return changed
+    return best
 
 
 def _other(
     rules: Rules, room: Sequence[int], most: int, rng: np.random.Generator
 ) -> Rules:
     """Return rules with one random change of one chunk: its limit or one of its preferences."""
-    chunk, kind = int(rng.integers(len(rules.limit))), int(rng.integers(4))
+    chunk = int(rng.integers(len(rules.limit)))
+    kind = int(rng.integers(4))
     if kind < 2:
         by = int(rng.choice([-2, -1, 1, 2]))
         limit = list(rules.limit)

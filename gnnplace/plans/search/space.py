@@ -151,7 +151,7 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = mesh_sums.saved
     rates = pricer.of_segments(shape.zero, costs, costs.parameters, mesh, shape.choice)
-    sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, rates.again, 0.0))
+    sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, rates.recomputed, 0.0))
     sums[partition.SECONDS, 1:] += np.cumsum(
         rates.forward + rates.backward + rates.weights
     )

@@ -38,7 +38,8 @@ def with_splits(
         choices: Styles of the splits and borders, each of which is tried.
         regather: Whether a draft that fits no other way may gather again what shards gathered.
     """
-    ranks, split_stages = draft.ranks, []
+    ranks = draft.ranks
+    split_stages = []
     for number, choice in enumerate(choices):
         stages = list(draft.stages)
         for rank, mesh in enumerate(meshes_of(draft)):
@@ -63,7 +64,9 @@ def with_splits(
     if regather and not any(lack == 0.0 for lack, *_ in split_stages):
         lean = [replace(choice, regather=True) for choice in choices]
         return with_splits(pricer, draft, (*choices, *lean))
-    return min(split_stages)[-1] if split_stages else draft
+    if split_stages:
+        return min(split_stages)[-1]
+    return draft
 
 
 def _fitted(
@@ -105,7 +108,8 @@ def _fitted(
     # Else bisect on the price; one unit makes all bytes worth all seconds.
     seconds = sum(cost.microbatch for cost in costs if cost is not None)
     unit = 2.0 ** round(math.log2(seconds / used))
-    low, high = 0, len(STEPS)
+    low = 0
+    high = len(STEPS)
     while low < high:
         middle = (low + high) // 2
         fits = pricer.held(priced(unit * 2.0 ** STEPS[middle]), flying) <= limit

@@ -212,7 +212,7 @@ class SegmentRates(NamedTuple):
         weights: Seconds of exchanges with the gradients of weights.
         end: Seconds after the last micro-batch.
         state: Bytes of state.
-        again: Seconds that computing a segment again adds at least.
+        recomputed: Seconds that computing a segment again adds at least.
         working: Bytes at work that a stage with the segment has at least.
     """
 
@@ -221,7 +221,7 @@ class SegmentRates(NamedTuple):
     weights: FloatArray
     end: FloatArray
     state: FloatArray
-    again: FloatArray
+    recomputed: FloatArray
     working: FloatArray
 
 
@@ -269,10 +269,13 @@ def exchanges(
     parameter, gradient, _ = PARAMETER[precision]
     if zero == 0:
         return 0.0, 0.0, seconds(ALL_REDUCE, gradient)
-    gather, scatter = seconds(ALL_GATHER, parameter), seconds(REDUCE_SCATTER, gradient)
+    gather = seconds(ALL_GATHER, parameter)
+    scatter = seconds(REDUCE_SCATTER, gradient)
     if zero == 1:
         return 0.0, 0.0, gather + scatter
-    return (0.0, scatter, gather) if zero == 2 else (gather, scatter, 0.0)
+    if zero == 2:
+        return (0.0, scatter, gather)
+    return (gather, scatter, 0.0)
 
 
 def sums_of(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
@@ -370,7 +373,10 @@ class Pricer:
         seconds = max(forward + backward + weights, 1e-30)
         costs = sums.costs
         # What is computed again, and what that frees.
-        recomputed_seconds = costs.attention if stage.attention else costs.forward
+        if stage.attention:
+            recomputed_seconds = costs.attention
+        else:
+            recomputed_seconds = costs.forward
         recomputed = float(recomputed_seconds[sorted(stage.recompute)].sum())
         if not stage.attention:  # what is computed again keeps nothing that is gathered
             weights -= float(costs.gathered[sorted(stage.recompute)].sum())
@@ -460,11 +466,9 @@ class Pricer:
             size = width * parameters
             if not least:
                 return self.fabric.collective(op, size, group, alike)
-            return (
-                size * self.fabric.rate(op, size, group, alike)
-                if len(group) > 1
-                else 0.0
-            )
+            if len(group) > 1:
+                return size * self.fabric.rate(op, size, group, alike)
+            return 0.0
 
         gather, scatter, end = exchanges(zero, chain.precision, seconds)
         return gather, scatter, end, self._terms(zero, parameters, len(group)).total
@@ -561,7 +565,8 @@ class Pricer:
             return float(costs.scores[recomputed].sum()), float(
                 costs.scores[recomputed].max(initial=0.0)
             )
-        freed, working = float(costs.saved[recomputed].sum()), costs.saved + costs.whole
+        freed = float(costs.saved[recomputed].sum())
+        working = costs.saved + costs.whole
         if not stage.together:
             return freed - float(costs.entering[recomputed].sum()), float(
                 working[recomputed].max(initial=0.0)
@@ -617,7 +622,9 @@ class Pricer:
                 and not any(s.recompute for s in candidates[-1][2])
             ):
                 break
-        return min(candidates, key=lambda one: one[:2])[2] if candidates else None
+        if candidates:
+            return min(candidates, key=lambda one: one[:2])[2]
+        return None
 
     def held(self, stages: Sequence[Stage], flying: Sequence[int]) -> float:
         """Return the bytes of a device with all these stages; inf if the model cannot be cut so.
@@ -643,7 +650,8 @@ class Pricer:
             costs: Costs of the rank's stages.
             saved: Bytes that are kept for backward passes at the fullest instant.
         """
-        terms, working = StateTerms(), 0.0
+        terms = StateTerms()
+        working = 0.0
         for cost in costs:
             terms = terms.plus(cost.terms)
             working = max(working, cost.working)
@@ -666,7 +674,8 @@ class Pricer:
         """
         replicas = min(before.mesh.replicas, after.mesh.replicas)
         sent = float(self.chain.border[before.last]) * size / replicas
-        axes, border = before.mesh.axes, before.choice.border
+        axes = before.mesh.axes
+        border = before.choice.border
         if axes == after.mesh.axes and border == after.choice.border:
             # Each shard sends its part along the axes that cut what crosses.
             for count, word in zip(axes, border_words(border, len(axes)), strict=True):
@@ -678,7 +687,9 @@ class Pricer:
         ):
             if source != target:
                 pairs.append((source, target))
-        return self.fabric.sends(sent, pairs[::-1]) if pairs else 0.0
+        if pairs:
+            return self.fabric.sends(sent, pairs[::-1])
+        return 0.0
 
     def tied_reduction(
         self, tied: Tied, meshes: Sequence[Mesh], shards: int, num_devices: int
@@ -759,7 +770,8 @@ class Pricer:
 
         if not order or self.held(some(len(order)), flying) > limit:
             return None
-        too_few, enough = 0, len(order)
+        too_few = 0
+        enough = len(order)
         while too_few + 1 < enough:  # so few never fit, `enough` always do
             middle = (too_few + enough) // 2
             fits = self.held(some(middle), flying) <= limit
@@ -782,11 +794,13 @@ class Pricer:
             sums = self.sums(stage.mesh, choice=stage.choice)
             if sums is None:
                 return []
-            run, costs = np.arange(stage.first, stage.last), sums.costs
+            run = np.arange(stage.first, stage.last)
+            costs = sums.costs
             freed = costs.saved[run] - costs.entering[run]
             seconds = costs.forward[run] - costs.gathered[run]
             if stage.attention:
-                freed, seconds = costs.scores[run], costs.attention[run]
+                freed = costs.scores[run]
+                seconds = costs.attention[run]
             rate = count * freed / np.maximum(seconds, 1e-12)
             candidates += [
                 (-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0

@@ -15,7 +15,7 @@ kernels count as the host's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -49,7 +49,14 @@ from gnnplace.plans.segments.chain import FASTEST, Basis, SegmentCosts, SplitCho
 from gnnplace.plans.segments.parts import Part, Times
 from gnnplace.plans.segments.pricing import Grid, ModelCosts, Split
 from gnnplace.plans.segments.recording import PaperShare, Recorded
-from gnnplace.sharding import Configuration, LayerGraph, Layout, parts_of
+from gnnplace.sharding import (
+    Configuration,
+    LayerGraph,
+    made_layout,
+    parts_in,
+    parts_of,
+    read_layout,
+)
 from gnnplace.tracing import PARAMETER, local_shape
 
 HALF_BYTES = 2.0
@@ -77,6 +84,19 @@ LARGE: Shape = (8192, 8192, 8192)
 """Rows, columns and summed length of a product that runs at a GPU's full rate."""
 LEAST_SHARE = 1e-3
 """Share of a step's seconds below which a module that is not recognised is not named."""
+
+
+@dataclass
+class CallKept:
+    """What a call of a block keeps of a whole batch for the backward pass.
+
+    Attributes:
+        tensors: Values that it reads or makes.
+        inner: Other bytes.
+    """
+
+    tensors: set[int] = field(default_factory=set)
+    inner: float = 0.0
 
 
 class BlockSeconds(NamedTuple):
@@ -270,7 +290,8 @@ class BlockCosts(ModelCosts):
             )
             for time, priced in zip(captured.times, seconds, strict=True)
         )
-        return Part(captured.recorded, (times[0], times[1], times[2]))
+        recorded = self._recorded(call, captured.recorded, split, grid)
+        return Part(recorded, (times[0], times[1], times[2]))
 
     def is_as_captured(self, block: Block) -> bool:
         """Return whether a block's price is that of its captured kernels."""
@@ -799,63 +820,69 @@ class BlockCosts(ModelCosts):
 
     # Bytes.
 
-    def _kept(
-        self,
-        calls: Sequence[int],
-        split: Sequence[Configuration],
-        recorded: Sequence[Recorded],
-        grid: Grid,
-        again: frozenset[int] = frozenset(),
-        before: Mapping[int, Layout] | None = None,
-    ) -> float:
-        """Return the bytes that a device keeps of a micro-batch; arguments as of `ModelCosts`."""
-        captured = super()._kept(calls, split, recorded, grid, again, before)
-        return captured * self._kept_ratio(tuple(calls), grid[1])
-
-    def _kept_ratio(self, calls: tuple[int, ...], parts: int) -> float:
-        """Return how many times its captured bytes a segment keeps on one device.
-
-        Args:
-            calls: Calls of the segment.
-            parts: Parts of the batch.
-        """
-        key = "kept", calls[:1], parts
-        if key not in self._ratios:
-            grid: Grid = ((1,), parts)
-            kinds = self.fabric.cluster.kinds
-            recorded = [
-                super(BlockCosts, self).part(k, (None,), kinds[0], grid).recorded
-                for k in calls
-            ]
-            split = [(None,)] * len(calls)
-            captured = super()._kept(calls, split, recorded, grid)
-            by_blocks = self._kept_by_blocks(calls, recorded, grid)
-            self._ratios[key] = by_blocks / captured if captured > 0 else 1.0
-        return self._ratios[key]
-
-    def _kept_by_blocks(
-        self, calls: Sequence[int], recorded: Sequence[Recorded], grid: Grid
-    ) -> float:
-        """Return the bytes that the blocks of a segment keep on one device."""
-        sizes: dict[int, float] = {}
-        inner_bytes = 0.0
-        by_call = dict(zip(calls, recorded, strict=True))
-        for index in dict.fromkeys(self._block_of[k] for k in calls):
-            block = self.blocks[index]
+    @cached_property
+    def _kept_by_call(self) -> dict[int, CallKept]:
+        """Return what calls of blocks that a framework prices keep of a batch, by call."""
+        kept: dict[int, CallKept] = {}
+        for block in self.blocks:
             if self.is_as_captured(block):
-                for k in block.calls:
-                    inner_bytes += by_call[k].inner
-                    for value, size in self.kept_values(k, (None,), by_call[k], grid):
-                        root = self.finder.root(value)
-                        sizes[root] = max(sizes.get(root, 0.0), size)
                 continue
-            tensors, block_bytes = self._block_kept(block, 1.0 / grid[1])
-            inner_bytes += block_bytes
-            for value in tensors:
-                root = self.finder.root(value)
-                size = HALF_BYTES * self._elements(root) / grid[1]
-                sizes[root] = max(sizes.get(root, 0.0), size)
-        return inner_bytes + sum(sizes.values())
+            kept.update((k, CallKept()) for k in block.calls if k not in kept)
+            tensors, inner = self._block_kept(block, 1.0)
+            for tensor in tensors:
+                found = self._place_of_kept(block, tensor)
+                if found is None:
+                    inner += HALF_BYTES * self._elements(tensor)
+                else:
+                    kept.setdefault(found[0], CallKept()).tensors.add(found[1])
+            kept[block.calls[0]].inner += inner
+        return kept
+
+    def _place_of_kept(self, block: Block, tensor: int) -> tuple[int, int] | None:
+        """Return the call that reads or makes a tensor that a block keeps, and its own value.
+
+        Calls of the block come first, then those of its segment.
+        """
+        root, calls = self.finder.root(tensor), self.layers.calls.calls
+        for some in (block.calls, self._calls(block.segment)):
+            for k in some:
+                for value in (*calls[k].reads, *calls[k].results):
+                    if self.finder.root(value) == root:
+                        return k, value
+        return None
+
+    def kept_values(
+        self, index: int, chosen: Configuration, found: Recorded, grid: Grid
+    ) -> Iterator[tuple[int, float]]:
+        """Yield what a call keeps: in half precision where its block is a framework's."""
+        by_block = self._kept_by_call.get(index)
+        if by_block is None or self._is_call_as_captured(index):
+            yield from super().kept_values(index, chosen, found, grid)
+        if by_block is None:
+            return
+        call, rule = self.layers.calls.calls[index], self.layers.rules[index]
+        results = zip(call.results, rule.results, strict=True)
+        reads = zip(call.reads, rule.reads, strict=True)
+        layouts = {value: made_layout(axes, chosen) for value, axes in results}
+        layouts |= {value: read_layout(axes, chosen) for value, axes in reads}
+        for value in by_block.tensors:
+            size = HALF_BYTES * self._elements(value) / grid[1]
+            yield value, size / parts_in(layouts[value], grid[0])
+
+    def _is_call_as_captured(self, call: int) -> bool:
+        """Return whether a call's price is that of its captured kernels."""
+        index = self._block_of.get(call)
+        return index is None or self.is_as_captured(self.blocks[index])
+
+    def _recorded(
+        self, call: int, recorded: Recorded, split: Configuration, grid: Grid
+    ) -> Recorded:
+        """Return a call's kernels with the bytes that its block keeps inside."""
+        if self._is_call_as_captured(call):
+            return recorded
+        shards = math.prod(parts_of(split, grid[0]).values())
+        inner = self._kept_by_call[call].inner / grid[1] / shards
+        return replace(recorded, inner=inner)
 
     def _block_kept(self, block: Block, scale: float) -> tuple[list[int], float]:
         """Return the tensors that a block keeps for its backward pass, and other bytes.

@@ -30,12 +30,20 @@ from gnnplace.plans.segments.cuts import Cuts, attention_runs
 from gnnplace.sharding import LayerGraph
 from gnnplace.tracing import PARAMETER, SHAPE, LayerCall
 
-PRODUCT, ATTENTION, EXPERTS = "product", "attention", "experts"
-EMBEDDING, LOSS, BETWEEN, OTHER = "embedding", "loss", "between", "other"
+PRODUCT = "product"
+ATTENTION = "attention"
+EXPERTS = "experts"
+EMBEDDING = "embedding"
+LOSS = "loss"
+BETWEEN = "between"
+OTHER = "other"
 MULTIHEAD = "multihead"  # PyTorch's own module: products and attention in one call
 """Kinds of blocks. Calls of the last kind are of no framework's."""
 
-NORM, RESIDUAL, ACTIVATION, GATE = "norm", "residual", "activation", "gate"
+NORM = "norm"
+RESIDUAL = "residual"
+ACTIVATION = "activation"
+GATE = "gate"
 QUERIES, KEYS, CHOICE = "queries", "keys", "choice"
 """Kinds of pieces of a block between others."""
 
@@ -309,7 +317,9 @@ class BlockFinder:
             if self._is_parameter(value) and len(values[value].shape) == 2
         ]
         streams = [v for v in self.calls[call].reads if not self._is_parameter(v)]
-        return matrices[0] if len(matrices) == 1 and len(streams) == 1 else None
+        if len(matrices) == 1 and len(streams) == 1:
+            return matrices[0]
+        return None
 
     def _is_parameter(self, value: int) -> bool:
         """Return whether a value is a parameter but for its shape and type."""
@@ -418,7 +428,8 @@ class BlockFinder:
 
     def _is_positions(self, mask: int) -> bool:
         """Return whether a mask is made by comparing positions."""
-        pending, visited = [mask], set[int]()
+        pending = [mask]
+        visited = set[int]()
         while pending:
             maker = self._makers.get(pending.pop())
             if maker is None or maker in visited:
@@ -528,7 +539,10 @@ class BlockFinder:
             elif call.kind in INVERSE_ROOTS:
                 pieces += self._written_norm(k)
             elif call.kind in ACTIVATIONS:
-                kind = GATE if self._is_gated(k, calls, sources) else ACTIVATION
+                if self._is_gated(k, calls, sources):
+                    kind = GATE
+                else:
+                    kind = ACTIVATION
                 pieces.append(BlockPart(kind, call.results[0]))
             elif call.kind == "glu":
                 pieces.append(BlockPart(GATE, call.results[0]))
@@ -605,7 +619,9 @@ class BlockFinder:
             if len(tensors) != 1:
                 return []
             maker = self._makers.get(tensors[0])
-        return [] if maker is None else [BlockPart(NORM, self.calls[maker].reads[0])]
+        if maker is None:
+            return []
+        return [BlockPart(NORM, self.calls[maker].reads[0])]
 
     def _is_gated(
         self,

@@ -127,7 +127,8 @@ class Tied:
 
 
 FREE, WEIGHTS, CONTEXT = "free", "weights", "context"  # styles of splits
-EXPERTS, EXAMPLES = "experts", "examples"
+EXPERTS = "experts"
+EXAMPLES = "examples"
 MICROBATCHES = 1 << 14
 """Most micro-batches of a step: every one is an action of every stage, priced and written down."""
 
@@ -469,7 +470,9 @@ class Chain:
     @cached_property
     def layers(self) -> IntArray:
         """Return the number of every segment's layer; see `layer_numbers`. [segments]"""
-        return layer_numbers(self.segments) if self.layer is None else self.layer
+        if self.layer is None:
+            return layer_numbers(self.segments)
+        return self.layer
 
     def costs(
         self,
@@ -491,9 +494,9 @@ class Chain:
             if priced is None:
                 return None
             costs_of_kinds.append(priced)
-        return (
-            costs_of_kinds[0] if len(costs_of_kinds) == 1 else _slowest(costs_of_kinds)
-        )
+        if len(costs_of_kinds) == 1:
+            return costs_of_kinds[0]
+        return _slowest(costs_of_kinds)
 
 
 def _slowest(several: Sequence[SegmentCosts]) -> SegmentCosts:

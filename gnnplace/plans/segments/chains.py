@@ -81,7 +81,9 @@ DROPOUT_POSITIONS = {
     "multi_head_attention_forward": 10,
 }
 """Position of the dropout among the arguments of calls of attention."""
-EXAMPLES, SHARES, ALIKE = 4, 2, 2
+EXAMPLES = 4
+SHARES = 2
+ALIKE = 2
 BATCH = 1_000_000_000
 """Most examples of a step."""
 SMALL = 1 << 28
@@ -133,7 +135,7 @@ def captured_decoder(workload: Workload) -> DecoderSizes | str:
     sizes = configured_sizes(workload, batch)
     if sizes is not None:
         return sizes
-    return recognised_sizes(layers_of(workload, "32-true"), workload.model, batch)
+    return recognised_sizes(capture_layers(workload, "32-true"), workload.model, batch)
 
 
 def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
@@ -155,7 +157,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     workload = with_batch(whole, job.batch)
     mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
     # Capture the calls; some of them forbid the cut as well.
-    layers = layers_of(workload, precision)
+    layers = capture_layers(workload, precision)
     notices = (*notices, *layers.calls.notices)
     if layers.calls.statistics and not mixes and not job.accept_other_loss:
         mixes = (
@@ -223,7 +225,8 @@ def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
         raise InputError(
             f"{chain.name}: only a captured model can move to another cluster"
         )
-    old, fabric = chain.source, MeshFabric(cluster)
+    old = chain.source
+    fabric = MeshFabric(cluster)
     source = ModelCosts(
         old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer
     )
@@ -270,16 +273,17 @@ def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:
 
 
 def _worded(one: Input | None) -> str:
-    return "none" if one is None else f"{one[0] or ''} {list(one[1])} {one[2]}".strip()
+    if one is None:
+        return "none"
+    return f"{one[0] or ''} {list(one[1])} {one[2]}".strip()
 
 
 def told_inputs(inputs: Any) -> tuple[Input, ...]:
     """Return the name, shape and type of every input; nothing if any is no tensor."""
-    named = (
-        list(inputs.items())
-        if isinstance(inputs, dict)
-        else [(None, x) for x in inputs]
-    )
+    if isinstance(inputs, dict):
+        named = list(inputs.items())
+    else:
+        named = [(None, x) for x in inputs]
     if not all(isinstance(x, torch.Tensor) for _, x in named):
         return ()
     return tuple(
@@ -306,7 +310,9 @@ def inputs_of(file: PlanFile) -> Any:
             "plan: inputs: cannot be made: unknown types, or too large"
         ) from None
     names = [x.name for x in file.inputs]
-    return tuple(inputs) if None in names else dict(zip(names, inputs, strict=True))
+    if None in names:
+        return tuple(inputs)
+    return dict(zip(names, inputs, strict=True))
 
 
 def _mixes(
@@ -341,7 +347,8 @@ def _unlike(whole: Workload) -> int:
 
     Neither it nor its half is the first size of an input that all examples share.
     """
-    batch, leaves = batch_of(whole), pytree.tree_leaves(whole.inputs)
+    batch = batch_of(whole)
+    leaves = pytree.tree_leaves(whole.inputs)
     sizes = [
         int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0
     ]
@@ -353,7 +360,7 @@ def _unlike(whole: Workload) -> int:
     )
 
 
-def layers_of(
+def capture_layers(
     workload: Workload, precision: str, *, as_run: bool = False, proven: bool = True
 ) -> LayerGraph:
     """Capture a workload's calls in a precision, with its loss, and the rules by which they split.
@@ -568,7 +575,10 @@ def shortened(model: nn.Module) -> Iterator[None]:
         run: list[Any] = []
         for name, child in children.items():
             structure = _structure(child)
-            run = [*run, structure] if run and run[-1] == structure else [structure]
+            if run and run[-1] == structure:
+                run = [*run, structure]
+            else:
+                run = [structure]
             if len(run) > ALIKE:
                 del modules[name]
         full_lists.append((modules, children))

@@ -110,7 +110,8 @@ class Counts:
         if bool((table == table[0]).all()):
             return [1.0] * len(table)
         is_given = [_is_input(self.graph, counted) for counted in self.counted]
-        shared, computed = table[:, is_given], table[:, [not one for one in is_given]]
+        shared = table[:, is_given]
+        computed = table[:, [not one for one in is_given]]
         if self.means and bool((computed == 0).any()):
             raise InputError(
                 "step: a micro-batch counts nothing (all its targets are ignored), and its mean is "
@@ -130,7 +131,9 @@ class Counts:
 
 
 def _count(values: Mapping[int, torch.Tensor], counted: Counted) -> torch.Tensor:
-    target, ignored, weight = values[counted[0]], counted[1], counted[2]
+    target = values[counted[0]]
+    ignored = counted[1]
+    weight = counted[2]
     if ignored is None:
         return target.reshape(-1)[: 1 if weight is None else None]
     is_counted = target != ignored
@@ -189,7 +192,10 @@ def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
         elif call.kind in (*FACTORS, *DIVIDED):
             linear = sum(within) == 1 and (call.kind in FACTORS or within[0])
         else:
-            numbers = call.args if call.kind in ("add", "iadd", "radd", "sub") else ()
+            if call.kind in ("add", "iadd", "radd", "sub"):
+                numbers = call.args
+            else:
+                numbers = ()
             linear = call.kind in KEPT and all(within)
             linear &= not any(isinstance(x, int | float) and x != 0 for x in numbers)
         if not linear:
@@ -237,14 +243,17 @@ def _of_call(
     if not alone and call.kind in WEIGHED and len(call.reads) > 2:
         weight = call.reads[2]
         mean = call.argument(WEIGHED[call.kind], "reduction", "mean") == "mean"
-        return (weight, None, weight) if mean and weight in varying else None
+        if mean and weight in varying:
+            return (weight, None, weight)
+        return None
     if (
         alone
         or call.kind not in COUNTED
         or call.argument(6, "reduction", "mean") != "mean"
     ):
         return None
-    target, weight = call.argument(1, "target"), call.argument(2, "weight")
+    target = call.argument(1, "target")
+    weight = call.argument(2, "weight")
     if (
         graph.values[target.value].dtype.is_floating_point
         or target.value not in varying
@@ -260,7 +269,8 @@ def _added(graph: CallGraph, divisor: int) -> int:
     Raises:
         OtherLossError: The divisor is something else, such as a count plus one.
     """
-    makers, value = {v: call for call in graph.calls for v in call.results}, divisor
+    makers = {v: call for call in graph.calls for v in call.results}
+    value = divisor
     while (call := makers.get(value)) is not None and call.kind not in ADDED:
         if (
             call.kind not in (*LINEAR, *BOUNDED, "long", "int", "detach", "item")

@@ -31,7 +31,8 @@ LARGE = (
     0.25  # part of the model's flops between the narrower places on both sides of a cut
 )
 MOST = 256  # segments
-FUSED, PRODUCTS = "scaled_dot_product_attention", ("matmul", "bmm", "baddbmm", "einsum")
+FUSED = "scaled_dot_product_attention"
+PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +181,9 @@ def _joined(graph: CallGraph, aside: frozenset[int]) -> dict[str, frozenset[int]
     positions: dict[str, frozenset[int]] = {}
     within = [i for i in range(len(graph.calls)) if i not in aside]
     for name, changing in graph.changed.items():
-        todo, users, visited = [*graph.readers(name), *changing], set[int](), set[int]()
+        todo = [*graph.readers(name), *changing]
+        users = set[int]()
+        visited = set[int]()
         while todo:
             index = todo.pop()
             if index in visited:
@@ -197,7 +200,8 @@ def _joined(graph: CallGraph, aside: frozenset[int]) -> dict[str, frozenset[int]
                     for i, c in enumerate(graph.calls)
                     if results.intersection(c.reads)
                 ]
-        first, last = min(users, default=0), max(users, default=0)
+        first = min(users, default=0)
+        last = max(users, default=0)
         positions[name] = frozenset(range(first + 1, last + 1))
     return positions
 
@@ -242,7 +246,8 @@ def _large(count: Sequence[int], flops: np.ndarray, position: int) -> bool:
 
     All is between them if there are none. A position that one value crosses needs no such part.
     """
-    size, last = count[position], len(count) - 1
+    size = count[position]
+    last = len(count) - 1
     start = next((p for p in range(position, 0, -1) if count[p] < size), 0)
     end = next((p for p in range(position, last) if count[p] < size), last)
     if size == 1:

@@ -23,6 +23,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs import (
     EAGER,
+    NO_FLOOR,
     CostTables,
     Description,
     Floor,
@@ -30,9 +31,8 @@ from gnnplace.costs import (
     joined,
     predict_in_step,
     rows_of,
+    shipped_tables,
 )
-from gnnplace.costs.floors import NOTHING
-from gnnplace.costs.tables import shipped
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import PaperShare, Recorded, record
 from gnnplace.problem import known_kind
@@ -109,7 +109,7 @@ class Parts:
     layers: LayerGraph
     batch: int
     precision: str
-    tables: CostTables = field(default_factory=shipped)
+    tables: CostTables = field(default_factory=shipped_tables)
     floor: Floor | None = None
     fullest: float = 1.0
     _keys: dict[int, object] = field(default_factory=dict)
@@ -139,7 +139,8 @@ class Parts:
         times = []
         for description, end in zip(passes, ends, strict=True):
             rows = slice(int(end) - len(description.owner), int(end))
-            seconds, error = estimate.seconds[rows], estimate.error[rows]
+            seconds = estimate.seconds[rows]
+            error = estimate.error[rows]
             times.append(_times(description, seconds, error, self._floor(kind)))
         for k, (key, recorded) in enumerate(new.items()):
             self._priced[key] = Part(
@@ -152,7 +153,8 @@ class Parts:
             return Times(0.0, 0.0, 0.0, 0.0)
         rows = rows_of((kernel, "float32") for kernel in kernels)
         predicted = predict_in_step(rows, kind, self.tables)
-        floor, count = self._floor(kind), len(kernels)
+        floor = self._floor(kind)
+        count = len(kernels)
         return Times(
             float(predicted.seconds.sum()) + count * floor.gap,
             count * floor.forward,
@@ -179,7 +181,8 @@ class Parts:
         if len(cut) != 1:
             return self._at(split)
         ((label, shards),) = cut
-        corners, recordings = shard_corners(shards), []
+        corners = shard_corners(shards)
+        recordings = []
         for corner in corners:
             recordings.append(self._at((call, ((label, corner),), examples)))
         if len(corners) == 1:
@@ -191,11 +194,10 @@ class Parts:
         call, cut, examples = split
         key = (self.call_key(call), cut, examples)
         if key not in self.recordings:
-            graph, rule = self.layers.calls, self.layers.rules[call]
-            parts, batch = (
-                self.batch // examples,
-                self.layers.operations.ops[call].batch,
-            )
+            graph = self.layers.calls
+            rule = self.layers.rules[call]
+            parts = self.batch // examples
+            batch = self.layers.operations.ops[call].batch
             is_whole = batch is None or rule.extents.get(batch, 1) % parts
             labels = (*(label for label, _ in cut), None if is_whole else batch)
             mesh = (*(count for _, count in cut), parts)
@@ -218,7 +220,9 @@ class Parts:
     def _floor(self, kind: str) -> Floor:
         if self.floor is not None:
             return self.floor
-        return NOTHING if known_kind(kind) == "cpu" else EAGER
+        if known_kind(kind) == "cpu":
+            return NO_FLOOR
+        return EAGER
 
 
 def _times(
@@ -233,8 +237,12 @@ def _times(
         floor: What the host takes for a launch and for a view.
     """
     real = ~found.view
-    launches, views = int(real.sum()), int(found.view.sum())
-    kernel = real[found.owner] if len(found.owner) else np.zeros(0, dtype=np.bool_)
+    launches = int(real.sum())
+    views = int(found.view.sum())
+    if len(found.owner):
+        kernel = real[found.owner]
+    else:
+        kernel = np.zeros(0, dtype=np.bool_)
     return Times(
         float(seconds[kernel].sum()) + launches * floor.gap,
         launches * floor.forward + views * floor.view,
@@ -263,14 +271,16 @@ def example_corners(batch: int) -> tuple[int, ...]:
     If there are no two, they are 1 and the batch.
     """
     divisors = divisors_of(batch)[1:]
-    return (
-        tuple(divisors[:2]) if len(divisors) > 1 else tuple(dict.fromkeys((1, batch)))
-    )
+    if len(divisors) > 1:
+        return tuple(divisors[:2])
+    return tuple(dict.fromkeys((1, batch)))
 
 
 def shard_corners(shards: int) -> tuple[int, ...]:
     """Return the numbers of shards to record at: 2 and 4 for 8, 16 and so on, else their own."""
-    return (2, 4) if shards > 4 and shards & (shards - 1) == 0 else (shards,)
+    if shards > 4 and shards & (shards - 1) == 0:
+        return (2, 4)
+    return (shards,)
 
 
 def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
@@ -306,7 +316,8 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
 def _described(
     first: Description, second: Description, at: float
 ) -> Description | None:
-    one, second_rows = first.rows, second.rows
+    one = first.rows
+    second_rows = second.rows
     same = (
         np.array_equal(one.op, second_rows.op)
         and np.array_equal(one.dtype, second_rows.dtype)
@@ -324,8 +335,6 @@ def _mixed(
     first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, at: float
 ) -> np.ndarray:
     """Return the whole numbers, 0 at least, on the line through two."""
-    one, second_array = (
-        np.asarray(first, dtype=np.float64),
-        np.asarray(second, dtype=np.float64),
-    )
+    one = np.asarray(first, dtype=np.float64)
+    second_array = np.asarray(second, dtype=np.float64)
     return np.maximum(np.rint(one + at * (second_array - one)), 0.0)

@@ -10,7 +10,7 @@ label follows: `P:in`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -29,6 +29,7 @@ from gnnplace.sharding import (
     gradient_layout,
     made_layout,
     parts_of,
+    pending_layout,
     read_layout,
 )
 from gnnplace.tracing import PARAMETER, CallGraph, Rule
@@ -76,7 +77,10 @@ def place_of(word: str) -> Place:
 
 
 def placements_of(
-    graph: CallGraph, rules: Sequence[Rule], split: Mapping[int, Configuration]
+    graph: CallGraph,
+    rules: Sequence[Rule],
+    split: Mapping[int, Configuration],
+    homes: Mapping[str, Layout] | None = None,
 ) -> dict[str, list[str]]:
     """Return the words of a plan's file for split calls and the parameters that they read.
 
@@ -84,16 +88,22 @@ def placements_of(
         graph: The calls of the model.
         rules: How each of its calls may be split.
         split: Labels of each call that is split, by index.
+        homes: Layouts of parameters by name; of others, that of the first call that cuts them.
 
     Returns:
         Words for replicas, outer and inner shards, by name; what is whole is absent.
     """
-    placements: dict[str, list[str]] = {}
+    homes = homes or {}
+    placements = {
+        name: _row([word_of(place) for place in home])
+        for name, home in homes.items()
+        if any(place.cuts for place in home)
+    }
     for i in sorted(split):
         call, rule, configuration = graph.calls[i], rules[i], split[i]
         for value, axes in zip(call.reads, rule.reads, strict=True):
             info = graph.values[value]
-            if info.source == PARAMETER:
+            if info.source == PARAMETER and info.name not in homes:
                 read = read_layout(axes, configuration)
                 if any(place.cuts for place in read):
                     placements.setdefault(
@@ -166,14 +176,15 @@ class Layouts:
         split: Label that every call splits over each axis of the shards, or None. [calls][axes]
         homes: Layout of every parameter.
         summed: For parameters whose gradients are sums over shards, over which axes they are.
-        several: Values of parameters that are read in several ways, each brought there.
+        moved: Values of parameters that a call reads in another layout than their home, or whose
+            gradient it leaves in another one than the others.
         whole: Layout of what every shard has.
     """
 
     split: tuple[Configuration, ...]
     homes: Mapping[str, Layout]
     summed: Mapping[str, tuple[bool, ...]]
-    several: frozenset[int]
+    moved: frozenset[int]
     whole: Layout
 
 
@@ -261,11 +272,18 @@ def check_placements(
                     f"plan: stages[{k}].placements.{name}: the stage has no such "
                     f"call or parameter{suggestion(name, ways)}"
                 )
-            if name not in entry.members and " ".join(words) not in ways[name]:
+            if name not in entry.members and not _is_home(words, ways[name]):
                 raise MismatchError(
                     f"plan: stages[{k}].placements.{name}: {' '.join(words)!r}: "
                     f"it is read as {', '.join(sorted(ways[name]))}"
                 )
+
+
+def _is_home(words: Sequence[str], ways: Collection[str]) -> bool:
+    """Return whether a parameter is along each dimension as one of its calls reads it there."""
+    return all(
+        any(word == way.split()[dim] for way in ways) for dim, word in enumerate(words)
+    )
 
 
 def layouts_of(
@@ -291,34 +309,49 @@ def layouts_of(
                 split[i] = configuration_of(
                     layers.rules[i], words, axes, f"placements.{name}"
                 )
-    return _with_homes(graph, layers.rules, pieces, split)
+    return _with_homes(graph, layers.rules, pieces, entries, split)
 
 
 def _with_homes(
     graph: CallGraph,
     rules: Sequence[Rule],
     pieces: Sequence[StageCalls],
+    entries: Sequence[StageEntry],
     split: Sequence[Configuration],
 ) -> Layouts:
-    """Return layouts in which every parameter is at home where it is first read."""
+    """Return layouts in which every parameter is at home where its first stage says."""
     homes: dict[str, Layout] = {}
-    summed: dict[str, tuple[bool, ...]] = {}
     reads: dict[int, set[tuple[Layout, Layout]]] = {}
-    for i in (i for piece in pieces for i in piece.calls):
-        for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
-            info = graph.values[value]
-            if info.source != PARAMETER:
-                continue
-            read, produced = (
-                read_layout(axes, split[i]),
-                gradient_layout(axes, split[i]),
-            )
-            homes.setdefault(info.name, read)
-            reads.setdefault(value, set()).add((read, produced))
-            if PARTIAL in produced:
-                summed[info.name] = tuple(place == PARTIAL for place in produced)
-    several = frozenset(value for value, ways in reads.items() if len(ways) > 1)
-    for value in several:
-        summed.pop(graph.values[value].name, None)
-    replicated = (REPLICATED,) * len(split[0] if split else (None,))
-    return Layouts(tuple(split), homes, summed, several, replicated)
+    for piece, entry in zip(pieces, entries, strict=True):
+        for i in piece.calls:
+            for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
+                info = graph.values[value]
+                if info.source != PARAMETER:
+                    continue
+                homes.setdefault(info.name, home_of(entry, info.name))
+                ways = reads.setdefault(value, set())
+                ways.add((read_layout(axes, split[i]), gradient_layout(axes, split[i])))
+
+    summed: dict[str, tuple[bool, ...]] = {}
+    moved = set()
+    for value, ways in reads.items():
+        name = graph.values[value].name
+        home = homes[name]
+        pending = pending_layout(home, {g for _, g in ways}, entries[0].axes)
+        if PARTIAL in pending:
+            summed[name] = tuple(place == PARTIAL for place in pending)
+        if ways != {(home, pending)}:
+            moved.add(value)
+    return Layouts(
+        split=tuple(split),
+        homes=homes,
+        summed=summed,
+        moved=frozenset(moved),
+        whole=(REPLICATED,) * len(entries[0].axes),
+    )
+
+
+def home_of(entry: StageEntry, name: str) -> Layout:
+    """Return the layout of a parameter over the shards of a plan's stage."""
+    words = entry.placements.get(name, WHOLE_WORDS)[-len(entry.axes) :]
+    return tuple(place_of(word) for word in words)

@@ -26,7 +26,10 @@ from gnnplace.sharding import LayerGraph
 from gnnplace.tracing import LayerCall, LayerValue
 from gnnplace.zoo import Workload
 
-LINEAR, ATTENTION, EMBEDDING, LOSS = "linear", "attention", "embedding", "loss"
+LINEAR = "linear"
+ATTENTION = "attention"
+EMBEDDING = "embedding"
+LOSS = "loss"
 BETWEEN = ("norm", "elementwise", "shape", "reduction", "whole")
 """Kinds of calls that may stand between the products of a layer."""
 PARAMETER, INPUT = "parameter", "input"  # sources of values
@@ -115,11 +118,9 @@ def configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
     parameters = list(model.parameters())
     count = sum(parameter.numel() for parameter in parameters)
     is_trained = all(parameter.requires_grad for parameter in parameters)
-    return (
-        sizes
-        if sizes is not None and is_trained and count == sizes.parameters
-        else None
-    )
+    if sizes is not None and is_trained and count == sizes.parameters:
+        return sizes
+    return None
 
 
 def recognised_sizes(
@@ -236,11 +237,10 @@ class _Recogniser:
         kinds = {k: self.layers.rules[k].kind for k in calls}
         for k, kind in kinds.items():
             if kind not in (LINEAR, ATTENTION, *BETWEEN):
-                reason = (
-                    "attention written out"
-                    if kind == "product"
-                    else f"a call of kind {kind}"
-                )
+                if kind == "product":
+                    reason = "attention written out"
+                else:
+                    reason = f"a call of kind {kind}"
                 raise UnrecognisedError(f"{self.calls[k].name}: {reason}")
         attentions = [k for k in calls if kinds[k] == ATTENTION]
         if len(attentions) != 1:
@@ -387,7 +387,8 @@ class _Recogniser:
             UnrecognisedError: There is a matrix that is no part of a decoder.
         """
         tables = [(vocabulary, hidden)] * (1 if is_tied else 2)
-        positions = vectors = 0
+        positions = 0
+        vectors = 0
         for name, parameter in self.model.named_parameters():
             shape = tuple(size for size in parameter.shape if size > 1)
             if layer_of(name):

@@ -155,7 +155,9 @@ class _Ops(BareMode):
         return result
 
     def _ref(self, leaf: object) -> object:
-        return Ref(self._name(leaf)) if isinstance(leaf, torch.Tensor) else leaf
+        if isinstance(leaf, torch.Tensor):
+            return Ref(self._name(leaf))
+        return leaf
 
     def _name(self, tensor: torch.Tensor) -> str:
         if id(tensor) not in self.names:
@@ -226,7 +228,8 @@ def record(
         mode: The mode that makes fake tensors.
     """
     call = graph.calls[index]
-    ops, saved = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE), _Saved()
+    ops = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE)
+    saved = _Saved()
     with without_numbers(mode), torch.enable_grad():
         operands = [
             _operand(graph, value, axes, share)
@@ -249,7 +252,10 @@ def record(
             if x.requires_grad and graph.values[v].source != PARAMETER
         ]
         every = [x for x in operands if x.requires_grad]
-        backward = _gradients(ops, learned, made) if call.kind in QUEUED else None
+        if call.kind in QUEUED:
+            backward = _gradients(ops, learned, made)
+        else:
+            backward = None
         gradients = _gradients(ops, learned, every)
     # Kept tensors are operands or results; the others are the call's own.
     outer = {storage_of(tensor) for tensor in (*operand_copies, *results)}
@@ -275,11 +281,9 @@ def _operand(
         if constant.numel() == math.prod(shape):
             return torch.empty_like(constant)
     operand = torch.empty(shape, dtype=info.dtype)
-    return (
-        operand.requires_grad_()
-        if info.gradient and info.dtype.is_floating_point
-        else operand
-    )
+    if info.gradient and info.dtype.is_floating_point:
+        return operand.requires_grad_()
+    return operand
 
 
 def _alone(rule: Rule, call: LayerCall, split: Configuration) -> Rule:

@@ -110,15 +110,14 @@ class SizedModelCosts(ModelCosts):
             for name, weights in SHARED_BY.items()
         }
         # A free split takes the known one's numbers times the ratio of both when captured.
-        base_costs = (
-            None if base is choice else super().costs(kind, axes, examples, base)
-        )
+        if base is choice:
+            base_costs = None
+        else:
+            base_costs = super().costs(kind, axes, examples, base)
         if base_costs is not None and not _is_like(base_costs, captured):
             for name in RATIOS:
-                base_column, captured_column = (
-                    getattr(base_costs, name),
-                    getattr(captured, name),
-                )
+                base_column = getattr(base_costs, name)
+                captured_column = getattr(captured, name)
                 columns[name] *= np.where(
                     base_column > 0,
                     captured_column / np.maximum(base_column, 1e-30),
@@ -205,14 +204,19 @@ class SizedModelCosts(ModelCosts):
             if costs is None or self.sizes.costs(kind, axes, examples, base) is None:
                 continue
             distances.append((_distance(costs, captured), len(distances), base))
-        return min(distances)[2] if distances else None
+        if distances:
+            return min(distances)[2]
+        return None
 
     def degrees(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
     ) -> Degrees:
         """Return the degrees of the nearest split that the sizes know; see `base_choice`."""
         base = self.base_choice(kind, axes, examples, choice)
-        degrees = None if base is None else degrees_of(axes, base)
+        if base is None:
+            degrees = None
+        else:
+            degrees = degrees_of(axes, base)
         return degrees or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
 
     def cut(self, num_stages: int) -> tuple[int, ...]:
@@ -404,7 +408,9 @@ def _layers(chain: Chain, num_layers: int) -> IntArray | None:
     layer[inside] = numbers - numbers[0] + 1
     layer = np.maximum.accumulate(layer)
     layer[inside[-1] + 1 :] = num_layers + 1
-    return layer if layer[-1] == num_layers + 1 else None
+    if layer[-1] == num_layers + 1:
+        return layer
+    return None
 
 
 def with_framework(chain: Chain, framework: Framework) -> Chain:

@@ -268,7 +268,7 @@ class SegmentProblem(CapturedProblem):
 
         The rows are seconds once a step, elements of frozen parameters, bytes kept, and elements of
         trained parameters by the axes of shards over which their gradients are sums, those that are
-        none first. [3 + 2 ** axes, K]
+        none first. What several operations read counts for the first. [3 + 2 ** axes, K]
         """
         options, place = self.options[op], op - self.before
         extra = np.zeros((3 + 2 ** len(self.mesh), len(options)))
@@ -280,9 +280,11 @@ class SegmentProblem(CapturedProblem):
         for k, configuration in enumerate(options):
             recorded = source.part(call, configuration, self.kind, self.priced).recorded
             extra[2, k] = recorded.inner
-            for value, axes in zip(graph.calls[call].reads, rule.reads, strict=True):
+            pairs = zip(graph.calls[call].reads, rule.reads, strict=True)
+            for slot, (value, axes) in enumerate(pairs):
                 info = graph.values[value]
-                if info.source != PARAMETER:
+                is_first = self.readers[value][0] == (op, slot)
+                if info.source != PARAMETER or not is_first:
                     continue
                 # Elements count in the row of the axes over which their gradient is a sum.
                 size = math.prod(info.shape) / parts_in(
@@ -354,6 +356,10 @@ class SegmentProblem(CapturedProblem):
     def gradients(self, op: int) -> FloatArray:
         """Return zeros: gradients of parameters are summed once a step, see `_extra`. [K]"""
         return np.zeros(len(self.options[op]))
+
+    def shared_gradient(self, value: int) -> FloatArray:
+        """Return zeros, as `gradients` does. [K]"""
+        return np.zeros(len(self.shared[value]))
 
     def exchanged(
         self, chosen: Sequence[int], some: Collection[int] = (), *, again: bool = False

@@ -33,7 +33,8 @@ from gnnplace.tracing import (
     function_name,
 )
 
-ATTENTION, POSITION = "scaled_dot_product_attention", 4
+ATTENTION = "scaled_dot_product_attention"
+POSITION = 4
 LARGE = 2**61 - 1  # a prime: seeds stay below 2^63
 
 
@@ -100,7 +101,9 @@ def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
     """
 
     def there(leaf: object) -> object:
-        return device if isinstance(leaf, torch.device) else leaf
+        if isinstance(leaf, torch.device):
+            return device
+        return leaf
 
     calls = tuple(
         replace(

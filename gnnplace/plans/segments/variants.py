@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gnnplace.costs import EAGER, Floor
-from gnnplace.costs.floors import NOTHING
+from gnnplace.costs import EAGER, NO_FLOOR, Floor
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
@@ -52,7 +51,7 @@ def scaled_floor(chain: Chain, fabric: MeshFabric, factor: float) -> Floor | Non
     if factor == 1.0 or all(known_kind(kind) == "cpu" for kind in fabric.cluster.kinds):
         return source.parts.floor
     if factor == 0.0:
-        return NOTHING
+        return NO_FLOOR
     floor = source.parts.floor or EAGER
     return replace(
         floor,
@@ -93,4 +92,4 @@ def without_launches(chain: Chain, fabric: MeshFabric) -> Chain:
         chain: The model.
         fabric: What its shards exchange over.
     """
-    return with_launches(chain, fabric, NOTHING)
+    return with_launches(chain, fabric, NO_FLOOR)

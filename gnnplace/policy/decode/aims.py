@@ -74,7 +74,10 @@ class Aim:
     lean: int = 0
 
     def __str__(self) -> str:
-        rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
+        if self.rounds > 1:
+            rounds = f", {self.rounds} rounds"
+        else:
+            rounds = ""
         return f"{self.order}, {self.limit} devices{rounds}{LEANS[self.lean]}"
 
 

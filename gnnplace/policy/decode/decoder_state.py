@@ -335,6 +335,9 @@ def book(walk: Walk, state: PartialSchedule, i: int) -> None:
         )
         ready = max(ready, at)
         extra = extra + received
-    time = walk.time[i, d] if np.isfinite(walk.time[i, d]) else walk.scale
+    if np.isfinite(walk.time[i, d]):
+        time = walk.time[i, d]
+    else:
+        time = walk.scale
     booked.finish[i] = max(booked.free[d], ready) + extra + time
     booked.free[d] = booked.finish[i]

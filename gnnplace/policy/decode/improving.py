@@ -290,7 +290,8 @@ class ImprovingRollouts(Rollouts):
         """
         num_units = self.space.problem.num_units
         num_devices = self.space.problem.num_devices
-        margin = self.margins[0] if margin is None else margin
+        if margin is None:
+            margin = self.margins[0]
         decoding = Decoding(
             order=self.order(aim.order),
             goal=self.goal(aim, margin)._replace(rule=ready_queue.FIXED),

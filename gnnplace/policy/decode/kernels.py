@@ -295,7 +295,10 @@ def greatest_score(
     choice = only(allowed)
     for d in range(len(allowed)):
         if allowed[d]:
-            drawn = noise[unit, d] if len(noise) > 0 else np.float32(0.0)
+            if len(noise) > 0:
+                drawn = noise[unit, d]
+            else:
+                drawn = np.float32(0.0)
             value = score(weights, features, d) + drawn
             if value > best:
                 best = value
@@ -383,7 +386,10 @@ def decide_all(
     far = len(walk.unit) > FAR
     count = 0
     for k in range(len(walk.unit)):
-        i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
+        if by_time:
+            i = next_op(walk, s, queue, order, goal.rule)
+        else:
+            i = order[k]
         if far:
             approach(walk, s, queue, order, k, by_time)
         u = walk.unit[i]

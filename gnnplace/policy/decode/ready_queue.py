@@ -43,8 +43,11 @@ from gnnplace.simulation import arrival, fetch_begin, linked, receive_time
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import PartialSchedule
 
-FIXED, IN_TIME, EARLY = 0, 1, 2
-REFRESHED, SPARE = 16, 200_000
+FIXED = 0
+IN_TIME = 1
+EARLY = 2
+REFRESHED = 16
+SPARE = 200_000
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
 
 

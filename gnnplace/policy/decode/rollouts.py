@@ -100,7 +100,10 @@ class Decisions:
 
 def weight_array(weights: Tensor | SingleArray) -> SingleArray:
     """Return the weights of features as kernels take them. [F]"""
-    array = weights if isinstance(weights, np.ndarray) else weights.detach().numpy()
+    if isinstance(weights, np.ndarray):
+        array = weights
+    else:
+        array = weights.detach().numpy()
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
@@ -151,11 +154,10 @@ class Rollouts:
 
     def plan(self, aim: Aim, margin: float, *, chunks: bool) -> IntArray:
         """Return the chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
-        key = (
-            (aim.limit, aim.rounds, margin, aim.lean == ANY_LOAD)
-            if chunks
-            else (0, 0, 0.0, False)
-        )
+        if chunks:
+            key = (aim.limit, aim.rounds, margin, aim.lean == ANY_LOAD)
+        else:
+            key = (0, 0, 0.0, False)
         if key not in self.plans:
             nowhere = np.full(self.space.problem.num_units, -1, np.int32)
             self.plans[key] = chunk_plan(self.graph, *key) if chunks else nowhere
@@ -179,7 +181,8 @@ class Rollouts:
             noise: added to the scores. [U, D]
             margin: on the bytes at the peak, for the memory mask; None for the first.
         """
-        margin = self.margins[0] if margin is None else margin
+        if margin is None:
+            margin = self.margins[0]
         state = self._decode(
             aim=aim,
             noise=noise,
@@ -328,7 +331,10 @@ class Rollouts:
         """
         choices: list[Decoded] = []
         begun = now()
-        until = begun + SHARE * (deadline - begun) if deadline < np.inf else begun
+        if deadline < np.inf:
+            until = begun + SHARE * (deadline - begun)
+        else:
+            until = begun
         for tried, aim in enumerate(self.aims):
             if not choices or now() < (deadline if tried < most else until):
                 choices += self.widened(aim, deadline)

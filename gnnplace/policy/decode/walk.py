@@ -194,7 +194,9 @@ class WalkGraph:
     def walk(self, order: str) -> Walk:
         """Return the walk in the direction of the traversal order of that name."""
         backwards = self.direction(order) == Direction.CONSUMERS
-        return self.backward if backwards else self.forward
+        if backwards:
+            return self.backward
+        return self.forward
 
     @cached_property
     def own_orders(self) -> dict[str, IntArray]:

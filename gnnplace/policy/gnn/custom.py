@@ -114,7 +114,10 @@ def build_encoder(description: dict[str, Any], inputs: int) -> tuple[nn.Module, 
 
 def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
     """Return a class with its arguments, as of a description at a key ``where``."""
-    keys = set(description) if isinstance(description, dict) else set()
+    if isinstance(description, dict):
+        keys = set(description)
+    else:
+        keys = set()
     if not keys <= {"class_path", "init_args"} or not isinstance(
         description.get("class_path"), str
     ):
@@ -134,7 +137,7 @@ def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
     return functools.partial(encoder_class, **arguments)
 
 
-def _argument(value: object, where: str) -> Any:
+def _argument(value: object, where: str) -> object:
     if isinstance(value, dict) and "class_path" in value:
         return _factory(value, where)
     return value

@@ -140,7 +140,8 @@ def _write_device(graph: WalkGraph, out: NamedRow) -> None:
     out["one"] = 1.0
 
 
-OWN, DEVICE = names_of(_write_static), names_of(_write_device)
+OWN = names_of(_write_static)
+DEVICE = names_of(_write_device)
 CLUSTER = tuple(
     f"{name} of the cluster, level {level}"
     for level in range(NUM_LEVELS)

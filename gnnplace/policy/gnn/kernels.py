@@ -169,9 +169,10 @@ def choose(network: DecoderNetwork, i: int, room: Scratch, noise: SingleArray) -
     for d in range(len(room.allowed)):
         if not room.allowed[d]:
             continue
-        value = (
-            room.scores[d] + noise[d] if noisy else room.scores[d] + log_alike(room, d)
-        )
+        if noisy:
+            value = room.scores[d] + noise[d]
+        else:
+            value = room.scores[d] + log_alike(room, d)
         if value > best + EQUAL:
             best = value
             choice = d

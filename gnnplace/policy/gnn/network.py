@@ -106,7 +106,10 @@ class GnnPolicy(SavedNetwork):
             self.encoder, hidden = build_encoder(encoder, len(STATIC) + len(GLOBAL))
         self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
         self.count = DeviceCount(hidden, decoder_hidden)
-        self.priority = None if base is None else nn.Linear(hidden, 1, bias=False)
+        if base is None:
+            self.priority = None
+        else:
+            self.priority = nn.Linear(hidden, 1, bias=False)
         if self.priority is not None:
             nn.init.zeros_(self.priority.weight)
 
@@ -150,7 +153,9 @@ class GnnPolicy(SavedNetwork):
 
     def priorities(self, states: Tensor) -> Tensor:
         """Return what a learned order adds to the first priorities, else nothing. [m] or [0]"""
-        return states[:0, 0] if self.priority is None else self.priority(states)[:, 0]
+        if self.priority is None:
+            return states[:0, 0]
+        return self.priority(states)[:, 0]
 
 
 def tensors_of(graph: WalkGraph, clusters: Clusters) -> EncoderInputs:

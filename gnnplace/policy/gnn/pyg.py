@@ -42,11 +42,9 @@ class ProblemData(Data):  # type: ignore[misc]
         self, key: str, value: object, *args: object, **kwargs: object
     ) -> object:
         """Return the dimension along which graphs of a batch are put together."""
-        return (
-            -1
-            if key == "clusters"
-            else super().__cat_dim__(key, value, *args, **kwargs)
-        )
+        if key == "clusters":
+            return -1
+        return super().__cat_dim__(key, value, *args, **kwargs)
 
 
 def batch_of(inputs: Sequence[EncoderInputs]) -> Batch:
@@ -132,7 +130,10 @@ class BothWays(nn.Module):
         """Return the states of all ops. [m, hidden]"""
         state = self.enter(data.x)
         edges = data.edge_index
-        edge_arguments = {"edge_attr": data.edge_attr} if self.edges else {}
+        if self.edges:
+            edge_arguments = {"edge_attr": data.edge_attr}
+        else:
+            edge_arguments = {}
         for norm, forth, back, merge in zip(
             self.norms, self.forth, self.back, self.merge, strict=True
         ):

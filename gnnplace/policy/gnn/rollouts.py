@@ -122,12 +122,17 @@ class Episodes:
         self.name = order
         self.base = base_of(order)
         self.graph = graph or WalkGraph(space)
-        self.margin = MARGIN if space.memory_matters else 0.0
+        if space.memory_matters:
+            self.margin = MARGIN
+        else:
+            self.margin = 0.0
 
     @cached_property
     def walk(self) -> Walk:
         """The problem in the direction of the order; a learned one lists producers first."""
-        return self.graph.walk(self.name) if self.base is None else self.graph.forward
+        if self.base is None:
+            return self.graph.walk(self.name)
+        return self.graph.forward
 
     @cached_property
     def order(self) -> IntArray:
@@ -177,13 +182,18 @@ class Episodes:
             return self.order[None]
         priority = self.priority(network)
         graph = self.graph.graph
-        drawn = [drawn_order(graph, priority, rng) for _ in range(count)] if rng else []
+        if rng:
+            drawn = [drawn_order(graph, priority, rng) for _ in range(count)]
+        else:
+            drawn = []
         return np.stack([priority_order(graph, priority), *drawn])
 
     def priority(self, network: DecoderNetwork) -> FloatArray:
         """Return the priority of each visited op in a learned order. [m]"""
         first = first_priority(self.order)
-        return first + network.priority if len(network.priority) else first
+        if len(network.priority):
+            return first + network.priority
+        return first
 
     def greedy(self, network: DecoderNetwork, limit: int | None = None) -> IntArray:
         """Return the device of each unit by the best score at every decision. [U]

@@ -170,4 +170,6 @@ class RefiningPasses:
             forced=self.open,
         )
         count_steps()
-        return trial if trial.score[0] < placed.score[0] else placed
+        if trial.score[0] < placed.score[0]:
+            return trial
+        return placed

@@ -121,7 +121,10 @@ def observe(
     moved_bytes = scratch[MOVED]
     path = scratch[PATH]
     op_path = scratch[REST]
-    producer = units.reversed_producer if back else units.producer
+    if back:
+        producer = units.reversed_producer
+    else:
+        producer = units.producer
     for d in range(num_devices):
         allowed[d] = units.allowed[u, d]
     # What the unit exchanges with its neighbours; a device without a link to one is no candidate.
@@ -172,7 +175,10 @@ def observe(
     ):
         j = Index(compiled.flow_op[k])
         v = Index(compiled.unit_of[j])
-        at_v = partial.device[v] if partial.device[v] >= 0 else previous.device[v]
+        if partial.device[v] >= 0:
+            at_v = partial.device[v]
+        else:
+            at_v = previous.device[v]
         for d in range(num_devices):
             if not allowed[d]:
                 continue
@@ -310,7 +316,10 @@ def walk_again(
     features, masks, decided = record
     num_devices = compiled.times.shape[1]
     s = start_pass(compiled, units, previous)
-    producer = units.reversed_producer if previous.back else units.producer
+    if previous.back:
+        producer = units.reversed_producer
+    else:
+        producer = units.producer
     observed = zero_single_table(num_devices, NUM_REFINING)
     scratch = zero_table(SCRATCH, num_devices)
     allowed = zero_flags(num_devices)
@@ -331,7 +340,10 @@ def walk_again(
                     decided[count] = u
                 count += 1
                 # 3. The device of most score, ``stay`` percent better than the one it leaves.
-                best = score(weights, observed, old) + stay if allowed[old] else -np.inf
+                if allowed[old]:
+                    best = score(weights, observed, old) + stay
+                else:
+                    best = -np.inf
                 for d in range(num_devices):
                     if allowed[d] and d != old:
                         value = score(weights, observed, d)
@@ -353,7 +365,10 @@ def improve_order(
 ) -> None:
     """Give the devices of a finished pass their best order, and score them."""
     trial.device[:] = partial.device[ground.c.unit_of]
-    priority = partial.booked.finish if previous.back else previous.distance
+    if previous.back:
+        priority = partial.booked.finish
+    else:
+        priority = previous.distance
     order = list_schedule(ground.c, trial.device, priority)
     best = energy_of(ground.c, ground.h, trial.device, order, np.inf)
     if not previous.back:

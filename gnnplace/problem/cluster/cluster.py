@@ -56,11 +56,15 @@ def _channels(value: object) -> object:
             )
         if value.count(name) > 1:
             raise ValueError(f"{name!r} is repeated")
-    return value[0] if len(value) == 1 else tuple(value)
+    if len(value) == 1:
+        return value[0]
+    return tuple(value)
 
 
 def _as_in_files(value: str | tuple[str, ...] | None) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 Channel = Annotated[
@@ -114,7 +118,9 @@ class Link(LinkCosts):
         """Names of the channels that the link holds; none if it has one of its own."""
         if self.channel is None:
             return ()
-        return (self.channel,) if isinstance(self.channel, str) else self.channel
+        if isinstance(self.channel, str):
+            return (self.channel,)
+        return self.channel
 
 
 def all_pairs(names: Sequence[str], **costs: Any) -> tuple[Link, ...]:
@@ -125,7 +131,10 @@ def all_pairs(names: Sequence[str], **costs: Any) -> tuple[Link, ...]:
 def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
     """Every fault of devices and links that names tell: repeated ones, and ends that are not."""
     names = Counter(device.name for device in devices)
-    faults = [] if devices else ["devices: at least one device is needed"]
+    if devices:
+        faults = []
+    else:
+        faults = ["devices: at least one device is needed"]
     earlier_names: set[str] = set()
     for i, device in enumerate(devices):
         if device.name in earlier_names:
@@ -213,7 +222,9 @@ class RuleLinks(Sequence[Link]):
 def linked_by(rule: LinkRule) -> Sequence[Link]:
     """Return the links of all pairs of devices, as a list where they are few."""
     links = RuleLinks(rule)
-    return links if rule.num_devices > FEW_DEVICES else tuple(links)
+    if rule.num_devices > FEW_DEVICES:
+        return links
+    return tuple(links)
 
 
 @dataclass(frozen=True)
@@ -378,7 +389,8 @@ class Cluster:
 
     def pattern(self, devices: Sequence[int]) -> bytes:
         """Equal for devices whose links and channels are the same but for names."""
-        at, channel = np.ix_(devices, devices), {-1: -1}
+        at = np.ix_(devices, devices)
+        channel = {-1: -1}
         renamed = [
             channel.setdefault(c, len(channel))
             for c in self.channels[at].ravel().tolist()
@@ -442,7 +454,8 @@ FABRICS: Mapping[str, Fabric] = {  # ``fabrics.json`` has microseconds and GB/s
     ).items()
 }
 # What a user measured; its figures stand on the links themselves.
-OWN_INSIDE, OWN_BETWEEN = "own-inside", "own-between"
+OWN_INSIDE = "own-inside"
+OWN_BETWEEN = "own-between"
 
 
 def is_between(name: str) -> bool:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from gnnplace.errors import InputError
 
-TERA, GIGA, MICRO = 1e12, 1e9, 1e-6
+TERA = 1e12
+GIGA = 1e9
+MICRO = 1e-6
 # Launch of an op: 4 us, a usual kernel launch plus its gap (assumed, not published).
 LAUNCH = 4 * MICRO
 FLOAT32 = "float32"
@@ -127,7 +129,9 @@ def known_kind(kind: str) -> str | None:
     """Return the kind in `GPUS` (or `cpu`) that a name stands for, or None."""
     plain = kind.lower().replace("_", "-").removesuffix("gb")
     name = ALIASES.get(plain, plain)
-    return name if name in GPUS or name in OWN_GPUS or name == "cpu" else None
+    if name in GPUS or name in OWN_GPUS or name == "cpu":
+        return name
+    return None
 
 
 def add_kind(name: str, gpu: Gpu) -> None:
@@ -159,4 +163,6 @@ def figures(kind: str) -> Gpu:
         )
     if name == "cpu":
         return CPU
-    return OWN_GPUS[name] if name in OWN_GPUS else GPUS[name]
+    if name in OWN_GPUS:
+        return OWN_GPUS[name]
+    return GPUS[name]

@@ -50,7 +50,10 @@ def read_headroom(headroom: str | float) -> tuple[float, float]:
     Raises:
         InputError: it is neither a share nor bytes.
     """
-    text = f"{headroom:.0f}" if isinstance(headroom, int | float) else headroom.strip()
+    if isinstance(headroom, int | float):
+        text = f"{headroom:.0f}"
+    else:
+        text = headroom.strip()
     match = SHARE.fullmatch(text)
     if match is not None and float(match[1]) < 100.0:
         return float(match[1]) / 100.0, 0.0
@@ -71,7 +74,10 @@ def with_slack(cluster: Cluster) -> Cluster:
     Raises:
         InputError: a GPU that is too small for it.
     """
-    group = PROCESS - CONTEXT if cluster.num_devices > 1 else 0.0
+    if cluster.num_devices > 1:
+        group = PROCESS - CONTEXT
+    else:
+        group = 0.0
     devices = []
     for device in cluster.devices:
         usable = (device.memory - group) / (1.0 + SLACK)

@@ -28,9 +28,9 @@ def processor_name() -> str:
         for line in lines
         if line.startswith("model name")
     ]
-    return (
-        names[0] if names else platform.processor() or platform.machine() or "unknown"
-    )
+    if names:
+        return names[0]
+    return platform.processor() or platform.machine() or "unknown"
 
 
 @cache

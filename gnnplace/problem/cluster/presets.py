@@ -95,7 +95,8 @@ _ROWS: Mapping[str, Any] = json.loads(
 MEMORY: Mapping[str, float] = {
     kind: size * GIGA for kind, size in _ROWS["memory_gb"].items()
 }
-PORT, PAIR = "port", "pair"
+PORT = "port"
+PAIR = "pair"
 # NVLinks of the pairs of a DGX-1 V100, as `nvidia-smi topo -m` prints them.
 ONE_LINK = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 TWO_LINKS = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
@@ -182,7 +183,12 @@ def _cube_mesh() -> Cluster:
     links = []
     for i, k in permutations(range(8), 2):
         pair = (min(i, k), max(i, k))
-        count = 2 if pair in TWO_LINKS else 1 if pair in ONE_LINK else 0
+        if pair in TWO_LINKS:
+            count = 2
+        elif pair in ONE_LINK:
+            count = 1
+        else:
+            count = 0
         bandwidth = count * FABRICS[name].bandwidth or PCIE_3
         links.append(_link(i, k, name, None if count else "pcie", bandwidth))
     return Cluster(_devices(["v100"] * 8), tuple(links))
@@ -194,7 +200,10 @@ def _pairs(kind: str, fabric: str) -> Cluster:
     for i, k in permutations(range(4), 2):
         ports = (f"gpu:{i} pcie out", f"gpu:{k} pcie in")
         together = i // 2 == k // 2
-        bandwidth = None if together else ACROSS_PAIRS[fabric]
+        if together:
+            bandwidth = None
+        else:
+            bandwidth = ACROSS_PAIRS[fabric]
         links.append(_link(i, k, fabric, None if together else ports, bandwidth))
     return Cluster(_devices([kind] * 4), tuple(links))
 
@@ -214,7 +223,9 @@ def with_servers(name: str) -> Cluster | None:
     match = NUMBERED.fullmatch(name)
     if match is None:
         return None
-    base, servers, per_server = match[1], int(match[2]), int(match[3])
+    base = match[1]
+    servers = int(match[2])
+    per_server = int(match[3])
     alike = (
         m for n, m in MACHINES.items() if m.servers > 1 and n.startswith(f"{base}-")
     )
@@ -245,7 +256,8 @@ def _usual(kinds: Sequence[str], wire: str, gb_s: float, servers: int = 1) -> Cl
         gb_s: of a link of a server, in each direction.
         servers: that have as many GPUs each.
     """
-    per_server, links = len(kinds) // servers, []
+    per_server = len(kinds) // servers
+    links = []
     for i, k in permutations(range(len(kinds)), 2):
         ports = (f"gpu:{i} out", f"gpu:{k} in")
         fields: dict[str, Any] = {"source": f"gpu:{i}", "target": f"gpu:{k}"}
@@ -338,10 +350,8 @@ def cluster_from_data(data: object, source: str) -> Cluster:
     try:
         links = list(file.links)
         if file.connect is not None:
-            listed, keys = (
-                {(x.source, x.target) for x in links},
-                file.connect.model_dump(),
-            )
+            listed = {(x.source, x.target) for x in links}
+            keys = file.connect.model_dump()
             names = permutations([device.name for device in file.devices], 2)
             pairs = [(a, b) for a, b in names if a != b and (a, b) not in listed]
             links += [Link(source=a, target=b, **keys) for a, b in pairs]
@@ -376,7 +386,9 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
     return cluster
 
 
-MIN_MEMORY, MIN_BANDWIDTH, MAX_LATENCY = 1e8, 1e6, 1e-2
+MIN_MEMORY = 1e8
+MIN_BANDWIDTH = 1e6
+MAX_LATENCY = 1e-2
 
 
 def figures_of_file(file: ClusterFile) -> tuple[dict[str, float], dict[str, LinkCosts]]:

@@ -217,7 +217,8 @@ def _counted_part(name: str, count: int, word: str) -> Servers:
     Raises:
         InputError: As `counted_servers` does.
     """
-    kind, rows = known_kind(word.replace(" ", "-")), _usual_servers()
+    kind = known_kind(word.replace(" ", "-"))
+    rows = _usual_servers()
     if kind is None or kind not in rows:
         near = suggestion(word.lower(), rows)
         raise InputError(
@@ -447,7 +448,10 @@ def _read_flops(text: str | float, path: str) -> float:
         r"([0-9.]+(?:e[0-9]+)?)\s*([GTP]?)(?:FLOPS?)?(?:/s)?", str(text), re.I
     )
     try:
-        value = 0.0 if match is None else float(match[1]) * units[match[2].upper()]
+        if match is None:
+            value = 0.0
+        else:
+            value = float(match[1]) * units[match[2].upper()]
     except ValueError:
         value = 0.0
     if not 1e10 <= value <= 1e18:

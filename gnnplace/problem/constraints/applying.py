@@ -121,7 +121,9 @@ class Resolved:
 
 
 def _fresh(name: str, taken: Sequence[str | None]) -> str:
-    return name if name not in taken else _fresh(f"{name}'", taken)
+    if name not in taken:
+        return name
+    return _fresh(f"{name}'", taken)
 
 
 def resolve(
@@ -257,12 +259,14 @@ def _contradiction(problem: Problem, own: BoolArray, mine: Sequence[str]) -> str
         dict.fromkeys(problem.module[i] or "" for i in np.flatnonzero(own).tolist())
     )
     shown = ", ".join(filter(None, modules[:4])) + (", ..." if len(modules) > 4 else "")
-    shared = (
-        f" and what shares a device with it (of {shown})"
-        if own.sum() > 1 and shown
-        else ""
-    )
-    also = " with the problem's own pins" if (problem.pin[own] >= 0).any() else ""
+    if own.sum() > 1 and shown:
+        shared = f" and what shares a device with it (of {shown})"
+    else:
+        shared = ""
+    if (problem.pin[own] >= 0).any():
+        also = " with the problem's own pins"
+    else:
+        also = ""
     return (
         f"op {problem.graph.names[op]!r}{shared}: {' and '.join(mine)}{also} leave no device; "
         "loosen one of them"
@@ -328,7 +332,9 @@ class Matched:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    if number == 1:
+        return f"{number} {what}"
+    return f"{number} {what}s"
 
 
 class Names:
@@ -341,7 +347,10 @@ class Names:
 
     def __init__(self, modules: Sequence[str | None], ops: Sequence[str]) -> None:
         self.of_modules = any(modules)
-        shown = modules if self.of_modules else [name.partition("#")[0] for name in ops]
+        if self.of_modules:
+            shown = modules
+        else:
+            shown = [name.partition("#")[0] for name in ops]
         index_by_name: dict[str, int] = {}
         self.index = np.array(
             [index_by_name.setdefault(name or "", len(index_by_name)) for name in shown]
@@ -369,7 +378,9 @@ class Names:
 
     @property
     def _noun(self) -> str:
-        return "module" if self.of_modules else "op"
+        if self.of_modules:
+            return "module"
+        return "op"
 
     def _near(self, pattern: str) -> str:
         candidates = dict.fromkeys(
@@ -381,7 +392,9 @@ class Names:
         first = ", ".join(
             map(repr, list(dict.fromkeys(n.split(".")[0] for n in candidates))[:8])
         )
-        return f"; {self._noun}s are {first}" if first else ""
+        if first:
+            return f"; {self._noun}s are {first}"
+        return ""
 
 
 def _around(name: str) -> list[str]:
@@ -405,7 +418,10 @@ def devices_matched(
             shown = get_close_matches(pattern, devices, NEAR, LIKENESS) or list(
                 devices[:4]
             )
-            ellipsis = ", ..." if len(shown) < len(devices) else ""
+            if len(shown) < len(devices):
+                ellipsis = ", ..."
+            else:
+                ellipsis = ""
             raise InputError(
                 f"{what}: no device is named {pattern!r}; devices: {', '.join(shown)}{ellipsis}"
             )

@@ -166,11 +166,10 @@ def read_constraints(path: str | Path) -> Constraints:
 
 def _from_data(data: object, source: str) -> Constraints:
     file = parse(ConstraintsFile, data, source)
-    headroom = (
-        file.headroom
-        if isinstance(file.headroom, str | None)
-        else f"{file.headroom:.0f}"
-    )
+    if isinstance(file.headroom, str | None):
+        headroom = file.headroom
+    else:
+        headroom = f"{file.headroom:.0f}"
     return Constraints(
         pin=tuple(
             ConstraintRule(pattern, _names(devices))
@@ -204,7 +203,10 @@ def _sizes(
 
 
 def _names(given: Names) -> tuple[str, ...]:
-    listed = given.split(",") if isinstance(given, str) else given
+    if isinstance(given, str):
+        listed = given.split(",")
+    else:
+        listed = given
     return tuple(name.strip() for name in listed if name.strip())
 
 
@@ -282,7 +284,9 @@ def cluster_with_headroom(cluster: Cluster, headroom: str | float | None) -> Clu
     """Return the cluster with headroom on every device; see ``with_headroom``."""
     if headroom is None:
         return cluster
-    return with_slack(cluster) if headroom == AUTO else with_so_much(cluster, headroom)
+    if headroom == AUTO:
+        return with_slack(cluster)
+    return with_so_much(cluster, headroom)
 
 
 def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:

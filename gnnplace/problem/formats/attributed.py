@@ -80,13 +80,12 @@ class GivenOp:
             if key in self.keys:
                 return self.number(key), False
         if "flops" not in self.keys or "bytes" not in self.keys:
-            lacks = (
-                "flops"
-                if "bytes" in self.keys
-                else "bytes"
-                if "flops" in self.keys
-                else TIME
-            )
+            if "bytes" in self.keys:
+                lacks = "flops"
+            elif "flops" in self.keys:
+                lacks = "bytes"
+            else:
+                lacks = TIME
             raise InputError(
                 f"{self.where}.{lacks}: missing; give time or time.{kind} in seconds, or flops and "
                 "bytes"
@@ -174,7 +173,9 @@ def _phase(op: GivenOp) -> int:
 
 def _text(op: GivenOp, key: str) -> str | None:
     value = op.keys.get(key)
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    return str(value)
 
 
 def from_networkx(
@@ -201,7 +202,8 @@ def from_networkx(
     index = {node: k for k, node in enumerate(graph.nodes)}
     tensors: dict[tuple[int, Any], tuple[float, list[int]]] = {}
     for k, (source, target, keys) in enumerate(graph.edges(data=True)):
-        key_path, one = f"edges[{source!r}, {target!r}]", graph.nodes[source]
+        key_path = f"edges[{source!r}, {target!r}]"
+        one = graph.nodes[source]
         if "bytes" not in keys and "output" not in one:
             raise InputError(
                 f"{key_path}.bytes: missing; give bytes, or output of its first node"
@@ -212,10 +214,8 @@ def from_networkx(
             if "tensor" in keys:
                 key = (index[source], ("tensor", keys["tensor"]))
         else:
-            size, key = (
-                number(one, "output", f"nodes[{source!r}]"),
-                (index[source], "output"),
-            )
+            size = number(one, "output", f"nodes[{source!r}]")
+            key = (index[source], "output")
         tensor = tensors.setdefault(key, (size, []))
         if tensor[0] != size:
             raise InputError(
@@ -249,7 +249,10 @@ def _node_link(data: object) -> nx.MultiDiGraph:
 
     graph = nx.MultiDiGraph()
     for k, node in enumerate(data["nodes"]):
-        name = _node_id(node.get("id")) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            name = _node_id(node.get("id"))
+        else:
+            name = None
         if name is None:
             raise InputError(
                 f"nodes[{k}].id: missing, or neither text nor a number nor a list"
@@ -259,7 +262,10 @@ def _node_link(data: object) -> nx.MultiDiGraph:
         graph.add_node(name, **{str(key): value for key, value in node.items()})
     for k, edge in enumerate(data[key]):
         for end in ("source", "target"):
-            end_id = _node_id(edge.get(end)) if isinstance(edge, dict) else None
+            if isinstance(edge, dict):
+                end_id = _node_id(edge.get(end))
+            else:
+                end_id = None
             if end_id is None or end_id not in graph:
                 raise InputError(f"{key}[{k}].{end}: no node has the id {end_id!r}")
         attributes = {
@@ -273,8 +279,12 @@ def _node_id(value: object) -> Hashable | None:
     """Return an id as networkx has it: lists of JSON are tuples. None if it can be no id."""
     if isinstance(value, list):
         parts = tuple(map(_node_id, value))
-        return None if None in parts else parts
-    return value if isinstance(value, str | int | float) else None
+        if None in parts:
+            return None
+        return parts
+    if isinstance(value, str | int | float):
+        return value
+    return None
 
 
 def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:

@@ -37,7 +37,9 @@ from gnnplace.problem.formats.attributed import GivenOp, number, problem_of
 from gnnplace.problem.formats.protobuf import WireMessage, varint
 from gnnplace.problem.problem import Problem
 
-COMPUTE, SEND, RECEIVE = "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE"
+COMPUTE = "COMP_NODE"
+SEND = "COMM_SEND_NODE"
+RECEIVE = "COMM_RECV_NODE"
 TYPES = {4: COMPUTE, 5: SEND, 6: RECEIVE}
 ITEMS = {
     **dict.fromkeys(
@@ -71,19 +73,22 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
     Raises:
         FormatError: naming the file, the key path and the fault.
     """
-    source, nodes = Path(path), list[Node]()
-    traces = (
-        [source]
-        if not source.is_dir()
-        else [*source.glob("*.json"), *source.glob("*.et")]
-    )
+    source = Path(path)
+    nodes = list[Node]()
+    if not source.is_dir():
+        traces = [source]
+    else:
+        traces = [*source.glob("*.json"), *source.glob("*.et")]
     files = sorted(traces, key=lambda file: (len(file.name), file.name))
     if not files:
         raise FormatError(f"{path}: holds no trace: neither *.json nor *.et")
     for rank, file in enumerate(files):
         try:
             data = file.read_bytes()
-            messages = _of_json(data) if JSON_BEGINS.match(data) else _of_messages(data)
+            if JSON_BEGINS.match(data):
+                messages = _of_json(data)
+            else:
+                messages = _of_messages(data)
             nodes += [{**node, "rank": rank} for node in messages]
         except OSError as error:
             raise FormatError(f"{file}: cannot be read: {error.strerror}") from None
@@ -121,7 +126,9 @@ def _of_json(data: bytes) -> Iterator[Node]:
     """
     text = data.decode("utf-8", "replace").rstrip()
     decoder = json.JSONDecoder()
-    position, line, is_metadata = 0, 1, True
+    position = 0
+    line = 1
+    is_metadata = True
     while position < len(text):
         begin = SPACE.match(text, position).end()  # type: ignore[union-attr]
         line += text.count("\n", position, begin)
@@ -174,7 +181,8 @@ def _attribute_of_json(attribute: Mapping[str, Any], where: str) -> tuple[str, A
 
 
 def _of_messages(data: bytes) -> Iterator[Node]:
-    at, parts = 0, []
+    at = 0
+    parts = []
     while at < len(
         data
     ):  # all lengths first: a file that is cut off is refused at once
@@ -207,7 +215,8 @@ def _node_of_message(message: WireMessage) -> Node:
 
 def _attribute_of_message(message: WireMessage) -> float | int | str:
     """Return the value of an `AttributeProto`, whichever of its scalar fields has it."""
-    double, single = message.double(3), message.data(5)
+    double = message.double(3)
+    single = message.data(5)
     if double is not None:
         return double
     if len(single) == 4:
@@ -215,7 +224,9 @@ def _attribute_of_message(message: WireMessage) -> float | int | str:
     for field in (7, 9):  # int32, int64
         if message.numbers(field):
             number = message.number(field)
-            return number - (1 << 64) if number >> 63 else number
+            if number >> 63:
+                return number - (1 << 64)
+            return number
     for field in (11, 13, 27):  # uint32, uint64, bool
         if message.numbers(field):
             return message.number(field)
@@ -307,7 +318,8 @@ def _op(node: Node, has_own_name: bool, is_measured: bool) -> GivenOp:
         is_measured: Durations are all that the trace says of time. Protobuf writes no zeros, so
             that a node without a duration took less than a microsecond.
     """
-    attributes, keys = node["keys"], dict[str, Any]()
+    attributes = node["keys"]
+    keys = dict[str, Any]()
     if "seconds" in attributes:
         keys["time"] = attributes["seconds"]
     elif node["micros"] is not None:
@@ -321,7 +333,10 @@ def _op(node: Node, has_own_name: bool, is_measured: bool) -> GivenOp:
         for key in ("phase", "module", "colocate", "state")
         if attributes.get(key)
     }
-    name = node["name"] if has_own_name else f"{node['name']} {node['id']}"
+    if has_own_name:
+        name = node["name"]
+    else:
+        name = f"{node['name']} {node['id']}"
     if not has_own_name and node["rank"]:
         name = f"{name} of rank {node['rank']}"
     return GivenOp(name, f"{_where(node)}.attr", keys)
@@ -332,7 +347,8 @@ def _producers(
 ) -> list[Number]:
     """Compute nodes whose tensors a node waits for, through others and from rank to rank."""
     producers: dict[Number, None] = {}
-    open_ids, visited = [(node["rank"], one) for one in node["deps"]], set[Number]()
+    open_ids = [(node["rank"], one) for one in node["deps"]]
+    visited = set[Number]()
     while open_ids:
         one = open_ids.pop()
         if one in visited:

@@ -109,7 +109,8 @@ def own_cluster(file: PartitioningFile) -> Cluster:
 
 
 def _problem(name: str, file: PartitioningFile, cluster: Cluster | None) -> Problem:
-    nodes, has_own_cluster = file.nodes, cluster is None
+    nodes = file.nodes
+    has_own_cluster = cluster is None
     cluster = cluster or own_cluster(file)
     cpu = [node.cpuLatency * MILLISECOND for node in nodes]
     accelerator = [

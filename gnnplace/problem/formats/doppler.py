@@ -38,7 +38,8 @@ def read_doppler(path: str | Path, cluster: Cluster | None) -> Problem:
     Raises:
         FormatError: Naming the file, the line and the fault.
     """
-    source, name = str(path), Path(path).stem
+    source = str(path)
+    name = Path(path).stem
     lines = read_text(path).splitlines()
     if len(lines) < FEWEST_LINES:
         raise FormatError(

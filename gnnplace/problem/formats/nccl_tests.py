@@ -81,7 +81,8 @@ def read_nccl_tests(path: str | Path) -> list[Run]:
     Raises:
         FormatError: the file, the line and what is wrong with it; or no run in it.
     """
-    sections, faults = [_Section()], []
+    sections = [_Section()]
+    faults = []
     for number, text in enumerate(read_text(path).splitlines(), 1):
         try:
             _read_line(TAG.sub("", text), number, sections)
@@ -107,7 +108,8 @@ def read_nccl_tests(path: str | Path) -> list[Run]:
 
 def _read_line(text: str, number: int, sections: list[_Section]) -> None:
     """Add a line to the last section, or begin the next one."""
-    program, rank = PROGRAM.search(text), RANK.match(text)
+    program = PROGRAM.search(text)
+    rank = RANK.match(text)
     if sections[-1].rows and (
         rank or "nThread" in text or (program and "concluded" not in text)
     ):
@@ -145,8 +147,10 @@ def _read_row(words: Sequence[str], section: _Section) -> None:
         )
     row = dict(zip(names, words, strict=False))
     try:
-        size, micro = float(row["size"]), float(row["time"])
-        rate, bus = float(row["algbw"]), float(row["busbw"])
+        size = float(row["size"])
+        micro = float(row["time"])
+        rate = float(row["algbw"])
+        bus = float(row["busbw"])
     except (KeyError, ValueError):
         message = "size, time, algbw and busbw must be numbers"
         raise ValueError(f"{message}: {' '.join(words[: len(names)])}") from None
@@ -206,7 +210,10 @@ def _run(section: _Section) -> Run | None:
 def _guess(section: _Section) -> str:
     """Return the program by its formula of the bus bandwidth."""
     count = len(section.hosts)
-    ratio = sorted(section.ratios)[len(section.ratios) // 2] if section.ratios else 0.0
+    if section.ratios:
+        ratio = sorted(section.ratios)[len(section.ratios) // 2]
+    else:
+        ratio = 0.0
     formulas = {
         "all_reduce": 2 * (count - 1) / count,
         "reduce_scatter": (count - 1) / count,

@@ -138,7 +138,10 @@ def _layer(parts: list[str], where: str) -> tuple[PipedreamLayer, list[str]]:
         )
     # The optimizer writes "-- stage_id=0" behind the profile's own part.
     profiled = [k for k, part in enumerate(parts) if f"{KEYS[0]}=" in part]
-    position = profiled[-1] if profiled else len(parts) - 1
+    if profiled:
+        position = profiled[-1]
+    else:
+        position = len(parts) - 1
     fields = dict(OPTION.findall(", ".join(parts[position:])))
     values = [_number(fields, key, where) for key in KEYS]
     layer = PipedreamLayer(

@@ -264,7 +264,10 @@ def _graph(file: InputFile, names: list[str]) -> ComputationGraph:
     tensors = []
     for (producer_index, output), consumers in sorted(readers.items()):
         outputs = sizes.get(names[producer_index], [])
-        size = outputs[output] if output < len(outputs) else 0.0
+        if output < len(outputs):
+            size = outputs[output]
+        else:
+            size = 0.0
         tensors.append((producer_index, size, consumers))
     return ComputationGraph.from_tensors(names, tensors)
 

@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from gnnplace.errors import InputError
 
 MOST = 500_000  # fields of a message, such as the nodes of a graph
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+VARINT = 0
+FIXED64 = 1
+LENGTH = 2
+FIXED32 = 5
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -119,7 +122,9 @@ class WireMessage:
     def data(self, name: int) -> bytes:
         """Return a field of bytes, empty where it is missing."""
         values = [one for one in self._values.get(name, ()) if isinstance(one, bytes)]
-        return values[-1] if values else b""
+        if values:
+            return values[-1]
+        return b""
 
     def number(self, name: int, default: int = 0) -> int:
         """Return a field of a whole number."""
@@ -128,8 +133,6 @@ class WireMessage:
     def double(self, name: int) -> float | None:
         """Return a field of 8 bytes as a float; None where it is missing."""
         values = [one for one in self._values.get(name, ()) if isinstance(one, bytes)]
-        return (
-            struct.unpack("<d", values[-1])[0]
-            if values and len(values[-1]) == 8
-            else None
-        )
+        if values and len(values[-1]) == 8:
+            return struct.unpack("<d", values[-1])[0]
+        return None

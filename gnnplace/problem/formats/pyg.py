@@ -34,7 +34,8 @@ def to_pyg(problem: Problem) -> Data:
     import torch
     from torch_geometric.data import Data
 
-    graph, kinds = problem.graph, list(problem.cluster.kinds)
+    graph = problem.graph
+    kinds = list(problem.cluster.kinds)
     tensor = graph.consumption_tensor
     classes = {
         name: k for k, name in enumerate(sorted(filter(None, set(problem.colocate))))
@@ -86,7 +87,10 @@ def from_pyg(
     columns = _columns(fields, int(data.num_nodes or 0), cluster)
     count = len(columns["names"])
     if edges.size and (edges.min() < 0 or edges.max() >= count):
-        outside = int(edges.min()) if edges.min() < 0 else int(edges.max())
+        if edges.min() < 0:
+            outside = int(edges.min())
+        else:
+            outside = int(edges.max())
         raise InputError(f"edge_index: {outside} is outside of {count} ops")
     # Edges of one tensor are one message a device. Without their numbers each is its own tensor.
     sizes = _array(fields, "edge_bytes", (edges.shape[1],))
@@ -130,11 +134,10 @@ def _columns(
         kinds = given.get("kinds", list(cluster.kinds))
         is_column = _numbers(given["time"], "time").ndim == 1
         times = _array(given, "time", (count,) if is_column else (count, len(kinds)))
-        times_by_key = (
-            {"time": times}
-            if times.ndim == 1
-            else {f"time.{kind}": times[:, k] for k, kind in enumerate(kinds)}
-        )
+        if times.ndim == 1:
+            times_by_key = {"time": times}
+        else:
+            times_by_key = {f"time.{kind}": times[:, k] for k, kind in enumerate(kinds)}
         columns |= {key: column.tolist() for key, column in times_by_key.items()}
     if "phase" in given:
         phases = _whole_numbers(given, "phase", (count,)).tolist()
@@ -174,9 +177,10 @@ def _numbers(field: object, key: str) -> np.ndarray:
     if isinstance(field, torch.Tensor):
         if field.is_meta:
             raise InputError(f"{key}: on the meta device, which holds no numbers")
-        field = (
-            field.detach().cpu().to_dense() if field.is_sparse else field.detach().cpu()
-        )
+        if field.is_sparse:
+            field = field.detach().cpu().to_dense()
+        else:
+            field = field.detach().cpu()
         if field.is_floating_point():
             field = field.double()  # NumPy has no bfloat16 and no float8
     try:

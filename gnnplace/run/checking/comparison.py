@@ -59,7 +59,10 @@ class Verification:
         if self.bitwise:
             return f"{self.tensors} tensors bitwise equal to one process"
         worst = self.different[0]
-        verdict = "within" if self.passed else "NOT within"
+        if self.passed:
+            verdict = "within"
+        else:
+            verdict = "NOT within"
         return (
             f"{len(self.different)} of {self.tensors} tensors differ, {verdict} tolerance; "
             f"the worst is {worst.name}: {worst.relative:.2g} relative "
@@ -85,17 +88,19 @@ def differences(
             magnitude of all: some gradients are zero but for rounding.
     """
     bits = nothing is None
-    floor = 0.0 if nothing is None else nothing * _largest(expected)
+    if nothing is None:
+        floor = 0.0
+    else:
+        floor = nothing * _largest(expected)
     different = []
     for name, tensor in expected.items():
         actual = computed.get(name)
         if actual is None or _equal(actual, tensor, bits=bits):
             continue
-        allowed = (
-            tolerance
-            if isinstance(tolerance, float)
-            else tolerance.get(tensor.dtype, 0.0)
-        )
+        if isinstance(tolerance, float):
+            allowed = tolerance
+        else:
+            allowed = tolerance.get(tensor.dtype, 0.0)
         absolute = _apart(actual, tensor, bits=bits)
         if bits and absolute == float("inf"):
             allowed = 0.0
@@ -131,9 +136,14 @@ def _apart(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> float:
     """Return the largest absolute difference; inf if tensors are no numbers to compare."""
     if first.shape != second.shape or (bits and first.dtype != second.dtype):
         return float("inf")
-    a, b = first.double(), second.double()
+    a = first.double()
+    b = second.double()
     if bits:
         alike = torch.equal(a.isnan(), b.isnan())
-        return float((a - b).nan_to_num(0.0).abs().max()) if alike else float("inf")
+        if alike:
+            return float((a - b).nan_to_num(0.0).abs().max())
+        return float("inf")
     absolute = float((a - b).abs().max())
-    return float("inf") if absolute != absolute else absolute
+    if absolute != absolute:
+        return float("inf")
+    return absolute

@@ -164,7 +164,8 @@ def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
         plan: Of a program with tensors or without: none of their numbers is read.
         standing: The workers of `compile`, which stay, instead of those of `execute`.
     """
-    claims, mail = Claims(), _Mail()
+    claims = Claims()
+    mail = _Mail()
     with claims.made():
         tensors = {
             name: claimed(entry.info, CPU)
@@ -227,7 +228,9 @@ class ClaimedTransport(Transport):
     def __init__(
         self, messages: tuple[Message, ...], mail: _Mail, watch: DeviceWatch
     ) -> None:
-        self._messages, self._mail, self._watch = messages, mail, watch
+        self._messages = messages
+        self._mail = mail
+        self._watch = watch
 
     def open(self, worker: int, device: torch.device) -> None:
         """Nothing to do."""
@@ -241,7 +244,8 @@ class ClaimedTransport(Transport):
 
     def sender(self, message: int) -> Send:
         """Return a function that checks the device and the form of what is sent."""
-        form, device = self._messages[message], self._watch.device
+        form = self._messages[message]
+        device = self._watch.device
 
         def send(tensor: torch.Tensor, turn: int) -> None:
             if tensor.device != device:
@@ -259,7 +263,8 @@ class ClaimedTransport(Transport):
 
     def receiver(self, message: int) -> Receive:
         """Return a function that waits for the sender and copies from the host to the device."""
-        form, watch = self._messages[message], self._watch
+        form = self._messages[message]
+        watch = self._watch
 
         def receive(turn: int) -> torch.Tensor:
             stride = self._mail.wait(message)
@@ -277,12 +282,17 @@ class _Results(SavedValues):
 
     def __init__(self, program: Program, device: torch.device) -> None:
         super().__init__(program, ())
-        self._about, self._device = program, device
+        self._about = program
+        self._device = device
 
     def save(self, name: str, tensor: torch.Tensor) -> None:
         """Compare a value's device and form with what was captured."""
-        info, entry = self._about.values[name], self._about.inputs.get(name)
-        home = entry.home(self._device) if entry else self._device
+        info = self._about.values[name]
+        entry = self._about.inputs.get(name)
+        if entry:
+            home = entry.home(self._device)
+        else:
+            home = self._device
         if tensor.device != home:
             raise DeviceFault(f"value {name!r} is on {tensor.device}, not {home}")
         if (tuple(tensor.shape), tensor.dtype) != (info.shape, info.dtype):
@@ -304,7 +314,10 @@ class _Walker:
         standing: bool,
     ) -> None:
         device = plan.devices[number]
-        self.plan, self.number, self.claims, self.mail = plan, number, claims, mail
+        self.plan = plan
+        self.number = number
+        self.claims = claims
+        self.mail = mail
         self.device = torch.device("cuda", device)
         self.watch = DeviceWatch(self.device)
         self.fault: Fault | None = None
@@ -336,7 +349,10 @@ class _Walker:
                 with self.claims.made(), torch.inference_mode():
                     self._step()
             except Exception as error:
-                cause = error.__cause__ if isinstance(error, WorkerFailure) else error
+                if isinstance(error, WorkerFailure):
+                    cause = error.__cause__
+                else:
+                    cause = error
                 self.fault = self._fault(cause or error)
             finally:
                 self._post_remaining()
@@ -367,10 +383,13 @@ class _Walker:
     def _missing(self, reason: str) -> str:
         """Return which value the source reads without a binding, from a NameError's message."""
         match = re.search(r"'(\w+)'", reason)
-        value = self.program.values.get(match[1]) if match else None
-        return (
-            f"value {value!r} is neither made there nor sent there" if value else reason
-        )
+        if match:
+            value = self.program.values.get(match[1])
+        else:
+            value = None
+        if value:
+            return f"value {value!r} is neither made there nor sent there"
+        return reason
 
     def _post_remaining(self) -> None:
         """Post all messages that were not sent, so that the other walkers go on to their faults."""

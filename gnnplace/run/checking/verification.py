@@ -168,7 +168,10 @@ def _results(
     args = [resolve(item) for item in op.args]
     kwargs = {key: resolve(item) for key, item in op.kwargs.items()}
     result = on_device(op.target, device)(*args, **kwargs)
-    results = [result] if len(op.results) == 1 else list(result or ())
+    if len(op.results) == 1:
+        results = [result]
+    else:
+        results = list(result or ())
     pairs = zip(op.results, results, strict=True)
     return [(name, tensor) for name, tensor in pairs if name is not None]
 
@@ -203,7 +206,10 @@ class WholeBatch:
         if self.reason:
             return f"not compared with eager PyTorch on the whole batch: {self.reason}"
         verdict = "equal" if self.passed else "are NOT"
-        same = " with the same random numbers" if self.draws else ""
+        if self.draws:
+            same = " with the same random numbers"
+        else:
+            same = ""
         return (
             f"loss and {self.gradients} gradients {verdict} those of eager PyTorch on the whole "
             f"batch{same}; the worst is {self.worst}: {self.relative:.2g} relative, allowed "
@@ -228,7 +234,10 @@ def compare_with_whole_batch(
     assert program.batch.whole is not None
     assert values is not None
     # The module's draws are looked at only where the recorded step has some.
-    draws = ProgramDraws(program) if seeded in map(TARGET, program.ops) else None
+    if seeded in map(TARGET, program.ops):
+        draws = ProgramDraws(program)
+    else:
+        draws = None
     eager = _Step(*eager_step(program.batch.whole, draws or nullcontext()))
     if draws is not None and (reason := draws.finish()):
         return WholeBatch(reason=reason)
@@ -275,7 +284,10 @@ def _in_double(program: Program) -> _Step | None:
     assert program.batch is not None
     step = program.batch.whole
     assert isinstance(step, StepModule)
-    draws = ProgramDraws(program) if seeded in map(TARGET, program.ops) else None
+    if seeded in map(TARGET, program.ops):
+        draws = ProgramDraws(program)
+    else:
+        draws = None
     inputs = pytree.tree_map(doubled, step.kwargs or step.args)
     try:
         model = copy.deepcopy(step.model).double()
@@ -284,7 +296,9 @@ def _in_double(program: Program) -> _Step | None:
         )
     except RuntimeError:
         return None
-    return None if draws is not None and draws.finish() else exact
+    if draws is not None and draws.finish():
+        return None
+    return exact
 
 
 def _reason(program: Program, values: StepValues | None, on_gpus: bool) -> str:

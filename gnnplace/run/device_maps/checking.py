@@ -76,9 +76,10 @@ def check_device_map(
     homes = _homes(model, device_map)
     args, kwargs = _arguments_of(workload)
     without = {name: value for name, value in kwargs.items() if name not in LABELS}
-    calls = (
-        [without, kwargs] if forward_only and len(without) < len(kwargs) else [kwargs]
-    )
+    if forward_only and len(without) < len(kwargs):
+        calls = [without, kwargs]
+    else:
+        calls = [kwargs]
     reason: str | None = None
     with _hooks_that_move(model, device_map):
         for keywords in calls:
@@ -149,7 +150,8 @@ def _claimed_state(
 
 def _arguments_of(workload: Workload) -> Arguments:
     """Return what the model is called with, without the targets of the loss."""
-    model, loss = workload.model, workload.loss
+    model = workload.model
+    loss = workload.loss
     step = StepModule(model, loss, workload.inputs, forward_only=True)
     bound = arguments(model, loss, step.args, step.kwargs)
     return tuple(bound.args), dict(bound.kwargs)
@@ -192,7 +194,9 @@ def _hook_device(
     if name in device_map:
         return device_map[name]
     home = _home(name, device_map)
-    return home if home is not None and len(module.state_dict()) else None
+    if home is not None and len(module.state_dict()):
+        return home
+    return None
 
 
 def _make_mover(
@@ -217,7 +221,10 @@ def _describe_mix(model: nn.Module, error: Exception) -> str:
     entered = [
         names[id(one)] for one in _selves(error.__traceback__) if id(one) in names
     ]
-    module = f"module {entered[-1]!r}" if entered and entered[-1] else "the model"
+    if entered and entered[-1]:
+        module = f"module {entered[-1]!r}"
+    else:
+        module = "the model"
     return (
         f"device map: the code of {module} itself would mix devices: {error}; accelerate moves the "
         "inputs of modules alone: keep what it brings together on one device (--together, --pin)"

@@ -45,11 +45,10 @@ def accelerate_names(devices: Sequence[Device], used: Sequence[int]) -> dict[int
     hosts = [i for i in used if devices[i].kind == CPU]
     if hosts and len(used) > 1:
         named = ", ".join(devices[i].name for i in used)
-        limit = (
-            "runs nothing on the CPU beside GPUs"
-            if len(hosts) < len(used)
-            else "knows one CPU"
-        )
+        if len(hosts) < len(used):
+            limit = "runs nothing on the CPU beside GPUs"
+        else:
+            limit = "knows one CPU"
         raise InputError(
             f"device map: modules are on {named}, and accelerate {limit}; place on GPUs alone "
             f"(--forbid '*={devices[hosts[0]].name}'), or on one device (--max-devices 1)"
@@ -175,7 +174,10 @@ def _describe_astray(
 ) -> str:
     """Say that an op between units is not where its input from a unit is."""
     op = program.ops[op_index]
-    module = f"module {op.module!r}" if op.module else "the model"
+    if op.module:
+        module = f"module {op.module!r}"
+    else:
+        module = "the model"
     return (
         f"device map: op {op.name!r} of {module} itself is on "
         f"{problem.cluster.devices[device[op_index]].name}, and accelerate would run it where its "

@@ -53,7 +53,10 @@ def eager_step_time(
         times = []
         for k in range(WARMUP + steps):
             if progress is not None:
-                cores = "1 core" if threads == 1 else f"{threads} cores"
+                if threads == 1:
+                    cores = "1 core"
+                else:
+                    cores = f"{threads} cores"
                 progress(
                     f"timing eager PyTorch on {cores}: step {k + 1} of {WARMUP + steps}"
                 )

@@ -28,6 +28,7 @@ from gnnplace.measurements import (
     agreement,
     clocked,
     cross_validated,
+    draw_candidates,
     fit,
     halves,
     mean_overlap,
@@ -35,7 +36,6 @@ from gnnplace.measurements import (
     shortest,
     stored_samples,
 )
-from gnnplace.measurements.candidates import candidates
 from gnnplace.policy import place, shown_placers, warm
 from gnnplace.problem import Placement, machine
 from gnnplace.run.measuring.recording import step_record
@@ -117,7 +117,8 @@ def check_fidelity(
     Raises:
         InputError, CaptureError: there is no such model or cluster, or it cannot be captured.
     """
-    capture, options = capture or CaptureOptions(), options or FidelityOptions()
+    capture = capture or CaptureOptions()
+    options = options or FidelityOptions()
     program = capture_model(model, options=capture)
     problem = profile_model(program, cluster, options=capture, progress=progress)
     for kind in problem.cluster.kinds:  # CPU seconds say nothing about others'
@@ -145,7 +146,9 @@ def _mode_of(study: Study, mode: str) -> str:
     if mode != "auto":
         return mode
     modes = {execution_mode(s.placement, s.problem) for s in study.samples}
-    return modes.pop() if len(modes) == 1 else "emulated"
+    if len(modes) == 1:
+        return modes.pop()
+    return "emulated"
 
 
 @dataclass(frozen=True)
@@ -178,8 +181,10 @@ class _Runner:
         _settle(self.study, contenders)
 
     def _candidates(self) -> list[Candidate]:
-        options, names = self.options, list(self.options.placers or shown_placers())
-        budget, seed = options.budget, options.seed
+        options = self.options
+        names = list(self.options.placers or shown_placers())
+        budget = options.budget
+        seed = options.seed
 
         def placed(name: str) -> Placement:
             return place(
@@ -187,7 +192,9 @@ class _Runner:
             ).placement
 
         warm(names, progress=self.progress)
-        return candidates(self.study.problem, names, placed, options.placements, seed)
+        return draw_candidates(
+            self.study.problem, names, placed, options.placements, seed
+        )
 
     def _measure(self, row: FidelityRow, placement: Placement) -> None:
         row.predicted = simulate(self.study.problem, placement).step_time
@@ -299,6 +306,9 @@ def _older(
     if store is None or not options.stored:
         return []
     selection = Selection(fingerprint=study.problem.fingerprint, mode=study.mode)
-    clock = None if options.clock == "auto" else options.clock
+    if options.clock == "auto":
+        clock = None
+    else:
+        clock = options.clock
     samples = stored_samples(store, selection, clock, machine())
     return [sample for sample in samples if sample.run not in study.runs]

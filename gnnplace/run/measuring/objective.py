@@ -93,10 +93,14 @@ class MeasuredObjective:
             raise InputError(
                 f"objective: clock {clock!r}: must be one of {', '.join(CLOCKS)}"
             )
-        self.runs, self.known = 0, 0
-        self._program, self._store = program, record.store
-        self._label, self._clock = record.label or program.name, clock
-        self._options, self._check = replace(run, outputs=check), check
+        self.runs = 0
+        self.known = 0
+        self._program = program
+        self._store = record.store
+        self._label = record.label or program.name
+        self._clock = clock
+        self._options = replace(run, outputs=check)
+        self._check = check
         self._memory: dict[str, Measured] = {}
         self._max_age, self._began = max_age, dict[str, datetime]()  # of runs, by key
         self._runs: dict[str, str] = {}  # of the store, by key
@@ -105,7 +109,9 @@ class MeasuredObjective:
     def __call__(self, problem: Problem, placement: Placement) -> float:
         """Return the seconds of a step; of a failure `PENALTY` times the work on one device."""
         seconds = self.measure(problem, placement).seconds
-        return PENALTY * work(problem) if seconds is None else seconds
+        if seconds is None:
+            return PENALTY * work(problem)
+        return seconds
 
     def measure(self, problem: Problem, placement: Placement) -> Measured:
         """Look a placement up, or run it; a failure of the run is a result."""
@@ -124,7 +130,10 @@ class MeasuredObjective:
         }
         self.known += len(set(keys)) - len(new)
         jobs = {k: partial(self._run, problem, p) for k, p in new.items()}
-        groups = core_groups(at_once) if len(jobs) > 1 and at_once > 1 else []
+        if len(jobs) > 1 and at_once > 1:
+            groups = core_groups(at_once)
+        else:
+            groups = []
         if len(groups) > 1:
             machine()  # known before the cores are shared out
             results = side_by_side(list(jobs.values()), groups)
@@ -160,11 +169,14 @@ class MeasuredObjective:
 
     def _mode_of(self, problem: Problem, placement: Placement) -> str:
         mode = self._options.mode
-        return execution_mode(placement, problem) if mode == AUTO else mode
+        if mode == AUTO:
+            return execution_mode(placement, problem)
+        return mode
 
     def _with_ops(self, key: str) -> Measured:
         """Return a result in memory with its ops, which are read when they are needed."""
-        measured, run = self._memory[key], self._runs.get(key)
+        measured = self._memory[key]
+        run = self._runs.get(key)
         if (
             self._store is None
             or run is None
@@ -185,9 +197,15 @@ class MeasuredObjective:
             with recording(
                 self._store, self._label, problem, placement, **about
             ) as recorder:
-                observer = recorder.steps if recorder else None
+                if recorder:
+                    observer = recorder.steps
+                else:
+                    observer = None
                 run = execute(program, problem, placement, options, observer=observer)
-                verification = verify(program, run) if self._check else None
+                if self._check:
+                    verification = verify(program, run)
+                else:
+                    verification = None
                 if verification is not None and not verification.passed:
                     raise ExecutionError(verification.summary())
             if recorder is not None:
@@ -231,7 +249,9 @@ class MeasuredObjective:
         disturbed = self._by_mode(run.mode) and run.disturbed
         seconds = fastest_of(run, VIRTUAL if disturbed else self._clock)
         good = run.outcome.status == OK and seconds
-        return Measured(seconds, stored=True, disturbed=disturbed) if good else None
+        if good:
+            return Measured(seconds, stored=True, disturbed=disturbed)
+        return None
 
 
 def op_seconds(steps: Iterable[StepRecord]) -> dict[str, float]:

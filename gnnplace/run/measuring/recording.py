@@ -42,7 +42,8 @@ class Recorder:
     """
 
     def __init__(self, store: MeasurementStore, record: RunRecord) -> None:
-        self.run, self.fault = record.id, ""
+        self.run = record.id
+        self.fault = ""
         self._store = store
         store.begin(record)
 
@@ -62,7 +63,10 @@ class Recorder:
 
     def fail(self, error: BaseException) -> None:
         """Store why the run failed."""
-        text = str(error) if isinstance(error, GnnplaceError) else repr(error)
+        if isinstance(error, GnnplaceError):
+            text = str(error)
+        else:
+            text = repr(error)
         outcome = Outcome(FAILED, " ".join(text.split()))
         self._write(lambda: self._store.end(self.run, outcome))
 

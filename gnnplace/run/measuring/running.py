@@ -94,10 +94,14 @@ def execute_placement(
         ExecutionError: a worker died, hung or failed.
     """
     options = options or CaptureOptions()
-    program = capture_model(model, options=options) if isinstance(model, str) else model
+    if isinstance(model, str):
+        program = capture_model(model, options=options)
+    else:
+        program = model
     if problem.microbatches > 1 and program.microbatches == 1:
         program = microbatched(program, problem.microbatches)
-    run, record = run or ExecutionOptions(steps=STEPS), record or RecordOptions()
+    run = run or ExecutionOptions(steps=STEPS)
+    record = record or RecordOptions()
     if run.mode == AUTO:
         run = replace(run, mode=execution_mode(placement, problem))
     name = record.label or (model if isinstance(model, str) else program.name)
@@ -161,11 +165,10 @@ def dry_run_placement(
         dtype=options.dtype,
         constraints=options.constraints,
     )
-    program = (
-        capture_model(model, options=options, fake=True)
-        if isinstance(model, str)
-        else model
-    )
+    if isinstance(model, str):
+        program = capture_model(model, options=options, fake=True)
+    else:
+        program = model
     problem, placement = unbound.bind(program, problem, anywhere=True)
     if program.microbatches == 1:
         program = microbatched(program, problem.microbatches)

@@ -28,7 +28,8 @@ from gnnplace.simulation import Transfers, simulate
 if TYPE_CHECKING:
     from gnnplace.run.placed.setting import RunSetting
 
-WALL, CPU = 0, 1
+WALL = 0
+CPU = 1
 NANO = 1e-9
 Observer = Callable[[int, Sequence[StepTiming]], None]
 """`observer(first, timings)`: steps `first`, `first + 1`, … after the warm-up are complete."""
@@ -82,15 +83,17 @@ def step_timing(clock: StepClock, mode: str, placement: Placement) -> StepTiming
         mode: "measured" or "emulated".
         placement: The placement that runs, with its sequences.
     """
-    return (
-        emulated_step(clock, placement) if mode == "emulated" else measured_step(clock)
-    )
+    if mode == "emulated":
+        return emulated_step(clock, placement)
+    return measured_step(clock)
 
 
 def measured_step(clock: StepClock) -> StepTiming:
     """Return a step by the wall clock, with the virtual one beside it."""
-    plan, devices = clock.plan, clock.plan.problem.cluster.devices
-    origin, end = math.inf, -math.inf
+    plan = clock.plan
+    devices = clock.plan.problem.cluster.devices
+    origin = math.inf
+    end = -math.inf
     for w in range(len(plan.devices)):
         origin = min(origin, clock.seconds(w, 0, WALL))
     ops: list[OpTiming] = []
@@ -131,7 +134,8 @@ def measured_step(clock: StepClock) -> StepTiming:
 def virtual_step_time(clock: StepClock) -> float:
     """Return the seconds of a measured step if every worker had had its core to itself."""
     plan = clock.plan
-    clocks, ends = [0.0] * len(plan.devices), [0.0] * len(plan.devices)
+    clocks = [0.0] * len(plan.devices)
+    ends = [0.0] * len(plan.devices)
     arrival: dict[int, float] = {}
     position = [0] * len(plan.devices)
     while any(
@@ -164,7 +168,8 @@ def _latency(plan: ExecutionPlan, message: int) -> float:
 
 def emulated_step(clock: StepClock, placement: Placement) -> StepTiming:
     """Simulate a step with the CPU times that its ops took."""
-    plan, problem = clock.plan, clock.plan.problem
+    plan = clock.plan
+    problem = clock.plan.problem
     seconds = clock.op_seconds()
     timed = replace(problem, time={kind: seconds for kind in problem.cluster.kinds})
     result = simulate(timed, placement)
@@ -235,8 +240,10 @@ class StepStream:
         observer: Observer | None,
     ) -> None:
         self.timings: list[StepTiming] = []
-        self._setting, self._placement = setting, placement
-        self._warmup, self._observer = warmup, observer
+        self._setting = setting
+        self._placement = placement
+        self._warmup = warmup
+        self._observer = observer
         self._last = time.monotonic()
 
     def now_and_then(self) -> None:
@@ -246,7 +253,8 @@ class StepStream:
 
     def flush(self) -> None:
         """Hand over what is complete."""
-        first, setting = len(self.timings), self._setting
+        first = len(self.timings)
+        setting = self._setting
         board = setting.board
         num_done = min(board.get(w, DONE) for w in range(board.num_workers))
         for step in range(self._warmup + first, num_done):

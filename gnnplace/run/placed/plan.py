@@ -62,7 +62,10 @@ def find_crossing_values(
     wanted: dict[tuple[str, int], list[str]] = defaultdict(list)
     for value, devices in _readers(program, op_device).items():
         producer = program.producer[value]
-        root = program.ops[chains[value][0]].reads[0] if value in chains else value
+        if value in chains:
+            root = program.ops[chains[value][0]].reads[0]
+        else:
+            root = value
         if (
             root not in program.producer
             or group_of[program.producer[root]] != group_of[producer]
@@ -306,7 +309,8 @@ def _signals(
     signals: dict[tuple[str, int], Transfer] = {}
     for i, op in enumerate(program.ops):
         for name in op.after:
-            source, target = op_device[program.op_index[name]], op_device[i]
+            source = op_device[program.op_index[name]]
+            target = op_device[i]
             group = group_of[program.op_index[name]]
             is_told_by_a_value = not reads[group_of[i]].isdisjoint(
                 leaving[group, target]
@@ -405,7 +409,8 @@ def check_order(plan: ExecutionPlan) -> None:
         if next_index < len(segments)
     ]
     if stuck:
-        names, devices = plan.problem.graph.names, plan.problem.cluster.devices
+        names = plan.problem.graph.names
+        devices = plan.problem.cluster.devices
         waits = ", ".join(
             f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[-1]]].name!r} waits for "
             f"{_waits_for(plan, s, sent, completed)!r}"
@@ -418,14 +423,15 @@ def _waits_for(
     plan: ExecutionPlan, segment: PlanSegment, sent: set[int], completed: list[bool]
 ) -> str | None:
     """Return a program op that must come before `segment` and has not, if any."""
-    program, inside = plan.program, set(segment.ops)
+    program = plan.program
+    inside = set(segment.ops)
     for message in segment.receives:
         if message not in sent:
             transfer = plan.transfers[message]
             value = transfer.value
-            return (
-                value if transfer.signal else program.ops[program.producer[value]].name
-            )
+            if transfer.signal:
+                return value
+            return program.ops[program.producer[value]].name
     for i in segment.ops:
         predecessors = [
             program.producer[r] for r in program.ops[i].reads if r in program.producer

@@ -15,6 +15,7 @@ import torch
 
 from gnnplace.run.workers import Arena
 from gnnplace.tracing import Program, base_name, mean_gradient
+from gnnplace.units import milliseconds_text
 
 STATEFUL = ("parameter", "buffer", "optimizer")
 LONGEST = 5  # ops that are listed by themselves
@@ -194,9 +195,9 @@ class Execution:
 
         Steps without an involuntary context switch alone count, as long as there is one.
         """
-        return (
-            self.virtual_step_time if self.mode == "emulated" else self.wall_step_time
-        )
+        if self.mode == "emulated":
+            return self.virtual_step_time
+        return self.wall_step_time
 
     @cached_property
     def wall_step_time(self) -> float:
@@ -221,7 +222,9 @@ class Execution:
     @cached_property
     def fastest(self) -> float:
         """Seconds of the shortest step by the clock of the mode."""
-        return self.fastest_virtual if self.mode == "emulated" else self.fastest_wall
+        if self.mode == "emulated":
+            return self.fastest_virtual
+        return self.fastest_wall
 
     @cached_property
     def num_interrupted(self) -> int:
@@ -232,7 +235,10 @@ class Execution:
     def timeline(self) -> StepTiming:
         """The step whose time is nearest to `step_time`, with its ops and transfers."""
         clock = "virtual" if self.mode == "emulated" else "wall"
-        steps = self.steps if self.mode == "emulated" else self._undisturbed
+        if self.mode == "emulated":
+            steps = self.steps
+        else:
+            steps = self._undisturbed
         return min(steps, key=lambda step: abs(getattr(step, clock) - self.step_time))
 
     @property
@@ -295,7 +301,8 @@ class SavedValues:
 
     def values(self) -> StepValues:
         """Return what was saved, by the names of the model."""
-        program, saved = self._program, self.tensors
+        program = self._program
+        saved = self.tensors
         states: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in STATEFUL}
         for name in state_values(program):
             states[program.inputs[name].kind][program.inputs[name].source] = saved[name]
@@ -315,9 +322,9 @@ class SavedValues:
         )
 
     def _one(self, name: str) -> torch.Tensor:
-        return (
-            self.tensors[name] if name in self.tensors else self._program.initial[name]
-        )
+        if name in self.tensors:
+            return self.tensors[name]
+        return self._program.initial[name]
 
 
 def step_table(step: StepTiming) -> str:
@@ -327,14 +334,16 @@ def step_table(step: StepTiming) -> str:
         "; a worker was moved off its core: the wall clock is too long"
         * step.interrupted
     )
-    lines = [f"step: {_ms(step.wall)} wall, {_ms(step.virtual)} virtual{note}"]
+    lines = [
+        f"step: {_milliseconds(step.wall)} wall, {_milliseconds(step.virtual)} virtual{note}"
+    ]
     if devices:
         lines += aligned([HEAD, *(_row(step, device) for device in devices)])
     longest = sorted(step.ops, key=_length, reverse=True)[:LONGEST]
     if longest:
         lines.append("longest ops:")
         lines += aligned(
-            [("  " + op.op, op.device, _ms(_length(op))) for op in longest]
+            [("  " + op.op, op.device, _milliseconds(_length(op))) for op in longest]
         )
     return "\n".join(lines)
 
@@ -360,11 +369,11 @@ def _row(step: StepTiming, device: str) -> tuple[str, ...]:
     sent = sum(t.bytes for t in step.transfers if t.source == device)
     received = sum(t.bytes for t in step.transfers if t.target == device)
     share = f"{computing / end:.0%}" if end > 0 else "-"
-    times = (_ms(min(op.start for op in ops)), _ms(last))
+    times = (_milliseconds(min(op.start for op in ops)), _milliseconds(last))
     return (
         device,
         str(len(ops)),
-        _ms(computing),
+        _milliseconds(computing),
         share,
         *times,
         _mb(sent),
@@ -374,11 +383,13 @@ def _row(step: StepTiming, device: str) -> tuple[str, ...]:
 
 def _length(op: OpTiming) -> float:
     """Return the seconds of an op, by its worker's own clock if that is known."""
-    return op.finish - op.start if op.busy is None else op.busy
+    if op.busy is None:
+        return op.finish - op.start
+    return op.busy
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
+def _milliseconds(seconds: float) -> str:
+    return f"{milliseconds_text(seconds, '.3g')} ms"
 
 
 def _mb(count: float) -> str:

@@ -63,11 +63,10 @@ class RunSetting:
         count = len(plan.devices)
         rank = hosts.rank if hosts else 0
         # All hosts know where each worker runs; each assigns cores to its own workers alone.
-        self.host_of = (
-            hosts.host_of(plan.devices, plan.problem.num_devices)
-            if hosts
-            else (0,) * count
-        )
+        if hosts:
+            self.host_of = hosts.host_of(plan.devices, plan.problem.num_devices)
+        else:
+            self.host_of = (0,) * count
         self.workers = [w for w in range(count) if self.host_of[w] == rank]
         torch_devices = [
             torch_device(plan.problem, plan.devices[w], mode) for w in self.workers
@@ -137,7 +136,9 @@ def execution_mode(placement: Placement, problem: Problem) -> str:
     used = [problem.cluster.devices[d] for d in sorted(set(placement.device.tolist()))]
     cores = sum(device.kind == "cpu" for device in used)
     are_local = all(device.name.startswith(("cpu:", "cuda:")) for device in used)
-    return "measured" if are_local and cores <= len(available_cores()) else "emulated"
+    if are_local and cores <= len(available_cores()):
+        return "measured"
+    return "emulated"
 
 
 def emulated_kinds(
@@ -145,7 +146,9 @@ def emulated_kinds(
 ) -> tuple[str, ...]:
     """Return the kinds of devices other than the CPU that the CPU emulates."""
     kinds = dict.fromkeys(problem.cluster.devices[d].kind for d in devices)
-    return tuple(kind for kind in kinds if kind != "cpu") if mode == "emulated" else ()
+    if mode == "emulated":
+        return tuple(kind for kind in kinds if kind != "cpu")
+    return ()
 
 
 def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
@@ -178,7 +181,9 @@ def adapt_to_devices(
     host = mode == "emulated" or all(
         problem.cluster.devices[d].kind == "cpu" for d in used
     )
-    return program if host else on_cuda(program)
+    if host:
+        return program
+    return on_cuda(program)
 
 
 def assign_cores(
@@ -194,7 +199,8 @@ def assign_cores(
     Raises:
         UnsupportedError: more workers than cores.
     """
-    cores = available_cores() if cores is None else cores
+    if cores is None:
+        cores = available_cores()
     if len(devices) > len(cores) and mode != "emulated":
         raise UnsupportedError(
             f"{len(devices)} devices are in use but there are {len(cores)} cores: place on fewer "

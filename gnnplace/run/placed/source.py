@@ -72,7 +72,8 @@ def device_program(
 
 class _ProgramWriter:
     def __init__(self, plan: ExecutionPlan, device: int, saved: frozenset[str]) -> None:
-        self.plan, self.saved = plan, saved
+        self.plan = plan
+        self.saved = saved
         self.segments = plan.segments[device]
         self.lines: list[str] = ["def step(turn, ticks, base):"]
         self.names: dict[str, str] = {}
@@ -112,9 +113,10 @@ class _ProgramWriter:
             self._add(
                 ("" if name == SIGNAL_NAME else f"{name} = ") + f"r{message}(turn)"
             )
-        start = (
-            self._tick() if segment.receives or number == 0 else self.out.num_ticks - 1
-        )
+        if segment.receives or number == 0:
+            start = self._tick()
+        else:
+            start = self.out.num_ticks - 1
         for k, i in enumerate(segment.ops):
             self._op(self.plan.program.ops[i])
             self._free((number, k))
@@ -148,7 +150,9 @@ class _ProgramWriter:
     def _sent(self, message: int) -> str:
         """Return the name of what a message carries."""
         transfer = self.plan.transfers[message]
-        return SIGNAL_NAME if transfer.signal else self._name(transfer.value)
+        if transfer.signal:
+            return SIGNAL_NAME
+        return self._name(transfer.value)
 
     def _add(self, line: str) -> None:
         self.lines.append("    " + line)

@@ -91,7 +91,10 @@ class UnboundPlacement:
         if self.optimizer is not None:
             program = with_optimizer(program, find_optimizer(self.optimizer))
         bare = replace(program, initial={})
-        cluster = _stand_in(self.devices) if anywhere else _cluster(self.devices)
+        if anywhere:
+            cluster = _stand_in(self.devices)
+        else:
+            cluster = _cluster(self.devices)
         return profile(
             bare,
             cluster,
@@ -157,7 +160,9 @@ def read_unbound_placement(
 def _groups(options: dict[str, Any], default: int | None) -> int | None:
     """Return the number of groups that a placement file has, else the default."""
     groups = options.get("groups", default)
-    return None if groups is None else int(groups)
+    if groups is None:
+        return None
+    return int(groups)
 
 
 def with_optimizer(program: Program, method: Optimizer) -> Program:
@@ -177,7 +182,8 @@ def with_optimizer(program: Program, method: Optimizer) -> Program:
             ops.append(op)
             continue
         parameter, gradients = op.args[:2]
-        about, source = inputs[parameter.name].info, inputs[parameter.name].source
+        about = inputs[parameter.name].info
+        source = inputs[parameter.name].source
         states = [f"optimizer.{source}:{label}" for label in method.state]
         for name, label in zip(states, method.state, strict=True):
             info = SCALAR if label == "step" else about
@@ -195,21 +201,28 @@ def _device_names(placement: Placement, problem: Problem | None) -> tuple[str, .
     if problem is not None:
         return tuple(device.name for device in problem.cluster.devices)
     sequence = placement.sequence
-    count = len(sequence) if sequence is not None else int(placement.device.max()) + 1
+    if sequence is not None:
+        count = len(sequence)
+    else:
+        count = int(placement.device.max()) + 1
     return tuple(f"cpu:{d}" for d in range(count))
 
 
 def _listed_devices(data: object) -> tuple[str, ...]:
     """Return the device names of a placement file, in the order of its sequences if it has any."""
-    sequence = data.get("sequence") if isinstance(data, dict) else None
-    devices = data.get("device") if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        sequence = data.get("sequence")
+    else:
+        sequence = None
+    if isinstance(data, dict):
+        devices = data.get("device")
+    else:
+        devices = None
     if isinstance(sequence, dict):
         return tuple(str(name) for name in sequence)
-    return (
-        tuple(sorted({str(v) for v in devices.values()}))
-        if isinstance(devices, dict)
-        else ()
-    )
+    if isinstance(devices, dict):
+        return tuple(sorted({str(v) for v in devices.values()}))
+    return ()
 
 
 def _cluster(names: Sequence[str]) -> Cluster:

@@ -250,7 +250,8 @@ class DeviceWorker:
         base: int = 0,
     ) -> None:
         """Run the ``turn``-th step, of number ``step``; its clocks go to word ``base`` and on."""
-        words, row = self.records.words, self.records.row
+        words = self.records.words
+        row = self.records.row
         set_step(step)
         self.board.put(self.number, STEP, turn)
         switches = involuntary_switches()
@@ -286,11 +287,15 @@ class DeviceWorker:
             if trace.tb_frame.f_code.co_filename == FILENAME:
                 line = trace.tb_lineno
             trace = trace.tb_next
-        return self.program.lines.get(line) if line is not None else None
+        if line is not None:
+            return self.program.lines.get(line)
+        return None
 
     def _where(self, error: BaseException) -> str:
         op = self.culprit(error)
-        return f"member {op!r}: " if op else ""
+        if op:
+            return f"member {op!r}: "
+        return ""
 
     def _step_peak(self, tensors: dict[str, torch.Tensor], clock: DeviceClock) -> float:
         """Return the peak bytes of one more step beside the state, which is not timed.
@@ -299,7 +304,8 @@ class DeviceWorker:
         """
         step_function = self._bind(tensors, clock, copied=True)
         ticks = memoryview(bytearray(8 * self.records.row)).cast("q")
-        turn, peak = self.num_steps + 1, StepPeak(self.torch_device)
+        turn = self.num_steps + 1
+        peak = StepPeak(self.torch_device)
         self.transport.barrier(self.number, turn)
         with peak.measured():
             clock.begin()
@@ -311,5 +317,8 @@ class DeviceWorker:
 
 def involuntary_switches() -> int:
     """Return how often this thread was moved off its core although it had work."""
-    who = resource.RUSAGE_THREAD if sys.platform == "linux" else resource.RUSAGE_SELF
+    if sys.platform == "linux":
+        who = resource.RUSAGE_THREAD
+    else:
+        who = resource.RUSAGE_SELF
     return resource.getrusage(who).ru_nivcsw

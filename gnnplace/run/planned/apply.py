@@ -21,6 +21,7 @@ from gnnplace.plans import (
     StageCalls,
     attention_runs,
     batch_of,
+    capture_layers,
     check_inputs,
     check_placements,
     check_plan,
@@ -38,7 +39,6 @@ from gnnplace.plans import (
     told_inputs,
     with_batch,
 )
-from gnnplace.plans.segments.chains import layers_of
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.parameters import Parameters, make_local_parameter
@@ -93,12 +93,14 @@ def apply_plan(
     `attention`, the dropout of attention is off.
     """
     refuse_again(model)
-    file, beat = plan.file, notify or _ignore
+    file = plan.file
+    beat = notify or _ignore
     inputs = inputs_of(file) if inputs is None else inputs
     reduction = reduction or file.loss
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
-    checked, ranks = check_plan(file), file.rank_of
+    checked = check_plan(file)
+    ranks = file.rank_of
     initialise_lazy(model, loss, inputs)
     workload = Workload(file.model, model, as_inputs(inputs, model), loss)
     refuse_meta(model, workload.inputs, "apply")
@@ -151,7 +153,8 @@ def apply_plan(
 
 def _cut_stages(file: PlanFile, recorded: _Model) -> tuple[StageCalls, ...]:
     """Cut the model's calls into the plan's stages."""
-    graph, segments = recorded.layers.calls, recorded.cuts.segments
+    graph = recorded.layers.calls
+    segments = recorded.cuts.segments
     number = {segment.name: k for k, segment in enumerate(segments)}
     layers = layer_numbers(segments)
     recomputed = []
@@ -182,7 +185,8 @@ def _make_code(
     holders: dict[str, tuple[int, ...]],
 ) -> dict[int, StageCode]:
     """Return what this process runs of each of its stages, by stage."""
-    layers, model = recorded.layers, recorded.workload.model
+    layers = recorded.layers
+    model = recorded.workload.model
     layouts = layouts_of(
         layers, [pieces[k] for k in own_stages], [file.stages[k] for k in own_stages]
     )
@@ -196,7 +200,8 @@ def _make_code(
         for calls in attention_runs(layers.calls, range(*run))
         for i in calls
     }
-    kind, word = seat.device.type, file.precision
+    kind = seat.device.type
+    word = file.precision
     placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
         placed = place_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
@@ -216,7 +221,7 @@ def _make_code(
                 cache_enabled=False,
             ),
             done=last_readers(layers.calls, pieces[k]),
-            several=layouts.several,
+            moved=layouts.moved,
             cut=(border_of(file, k - 1) if k else "whole", border_of(file, k)),
             examples=file.microbatch_size,
             regather=(
@@ -233,7 +238,9 @@ def border_of(file: PlanFile, stage: int) -> str:
     """Return how shards cut what a stage sends to the next: "whole" if their meshes differ."""
     pair = file.stages[stage : stage + 2]
     is_same = len({(entry.axes, entry.border) for entry in pair}) == 1
-    return pair[0].border if is_same else "whole"
+    if is_same:
+        return pair[0].border
+    return "whole"
 
 
 def _ignore(action: Action | None) -> None:
@@ -244,7 +251,9 @@ def _device(device: torch.device | str | None, model: nn.Module) -> torch.device
     if device is not None:
         return torch.device(device)
     first = next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
+    if first is None:
+        return torch.device("cpu")
+    return first.device
 
 
 def check_model(file: PlanFile, workload: Workload) -> None:
@@ -267,7 +276,9 @@ def _record(file: PlanFile, workload: Workload, attention: bool = True) -> _Mode
     Raises:
         MismatchError: it is another one.
     """
-    of_batch = layers_of(with_batch(workload, file.batch), file.precision, proven=False)
+    of_batch = capture_layers(
+        with_batch(workload, file.batch), file.precision, proven=False
+    )
     short = file.model.removeprefix("hf:").partition("?")[0]  # what options are said of
     names = dict.fromkeys((file.model, short, type(workload.model).__name__))
     cuts = cuts_of(of_batch.calls, of_batch.rules)
@@ -279,7 +290,7 @@ def _record(file: PlanFile, workload: Workload, attention: bool = True) -> _Mode
             "or model has another name); make a plan for this one"
         )
     share = with_batch(workload, file.microbatch_size)
-    layers = layers_of(share, file.precision, as_run=attention)
+    layers = capture_layers(share, file.precision, as_run=attention)
     cuts = cuts_of(layers.calls, layers.rules)
     check_stages(cuts.segments, file.stages)
     check_placements(layers.calls, layers.rules, file.stages)

@@ -157,6 +157,8 @@ class BatchForm:
 
         def part(path: tuple[Any, ...], leaf: Any) -> Any:
             cut = self.leaves[pytree.keystr(path)].cut
-            return leaf[number * size : (number + 1) * size] if cut else leaf
+            if cut:
+                return leaf[number * size : (number + 1) * size]
+            return leaf
 
         return pytree.tree_map_with_path(part, arguments)

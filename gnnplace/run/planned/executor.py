@@ -108,7 +108,9 @@ class Executor:
             inputs: tensors of every micro-batch.
             causes: of random numbers: seed, step, and number of the first micro-batch.
         """
-        self.inputs, self.causes, self.losses = inputs, causes, []
+        self.inputs = inputs
+        self.causes = causes
+        self.losses = []
         for action in self.row:
             self.notify(action)
             self.actions[action.kind](action)
@@ -124,12 +126,18 @@ class Executor:
     def _run_forward(self, action: Action) -> None:
         key = (action.chunk, action.microbatch)
         code = self.code[action.chunk]
-        arrived = self._forward.pop(key).wait() if action.chunk else ()
+        if action.chunk:
+            arrived = self._forward.pop(key).wait()
+        else:
+            arrived = ()
         leaves = tuple(
             x.detach().requires_grad_(learns)
             for x, learns in zip(arrived, code.gradients, strict=True)
         )
-        queue = self._queues.setdefault(key, Queue()) if key in self.apart else None
+        if key in self.apart:
+            queue = self._queues.setdefault(key, Queue())
+        else:
+            queue = None
         seed, step, first = self.causes
         code.parameters.enter(code.piece.parameters)
         outputs = code.forward(
@@ -146,13 +154,18 @@ class Executor:
             self._hand_over(SEND_F, key, 1, tuple(x.detach() for x in outputs))
 
     def _weight(self, action: Action) -> float:
-        return self.weights[action.microbatch] if self.weights else 1.0
+        if self.weights:
+            return self.weights[action.microbatch]
+        return 1.0
 
     def _hand_over(self, kind: str, key: Key, step: int, tensors: Tensors) -> None:
         """Hand tensors to a stage on this rank, or to the send that follows."""
         stage, m = key
         if self.ranks[stage + step] == self.seat.rank:
-            arriving = self._forward if step == 1 else self._backward
+            if step == 1:
+                arriving = self._forward
+            else:
+                arriving = self._backward
             arriving[stage + step, m] = _Arriving(tensors, [])
         else:
             self._out[kind, key] = tensors

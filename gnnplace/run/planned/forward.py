@@ -25,17 +25,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans import (
-    WHOLE_WORDS,
     Layouts,
     PlanFile,
     StageCalls,
     check_placements,
     check_stages,
     cuts_of,
+    home_of,
     inputs_of,
     layouts_of,
     pieces_of,
-    place_of,
 )
 from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.passes import StageCode, last_readers, output_of
@@ -82,11 +81,10 @@ def split_model(
         except CaptureError:
             pass  # a model of another type than it was planned in: its first pass is checked
         except InputError as error:
-            needed = (
-                ""
-                if loss
-                else "; where the plan has a loss, apply(model, loss=...) needs it"
-            )
+            if loss:
+                needed = ""
+            else:
+                needed = "; where the plan has a loss, apply(model, loss=...) needs it"
             raise type(error)(f"{error}{needed}") from None
     forward.distribute()
     model.forward = forward  # type: ignore[method-assign, assignment]
@@ -171,7 +169,9 @@ class _Traced:
         by_value = dict(zip(output_of(self.graph), outputs, strict=True))
 
         def output(leaf: object) -> object:
-            return by_value[leaf.value] if isinstance(leaf, CallRef) else leaf
+            if isinstance(leaf, CallRef):
+                return by_value[leaf.value]
+            return leaf
 
         return pytree.tree_map(output, self.graph.output)
 
@@ -227,11 +227,10 @@ class _Forward:
 
     def _home(self, name: str) -> Layout:
         """Return the layout of a parameter over the shards."""
-        words = self.file.stages[0].placements.get(name, WHOLE_WORDS)[-self.mesh.ndim :]
-        return tuple(place_of(word) for word in words)
+        return home_of(self.file.stages[0], name)
 
     @torch.compiler.disable
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Return the model's output, whole on every device.
 
         Raises:
@@ -280,7 +279,8 @@ class _Forward:
     def _trace(self, inputs: object) -> _Traced:
         with reading(self.model) as read:
             layers = self.layers(inputs)
-        graph, entries = layers.calls, self.file.stages
+        graph = layers.calls
+        entries = self.file.stages
         (piece,) = pieces_of(graph, [entries[0].members], [[]])
         layouts = layouts_of(layers, [piece], entries)
         self._share_generator_state(graph)
@@ -293,7 +293,7 @@ class _Forward:
             self._held(piece, layouts, parameters),
             {},
             done=last_readers(graph, piece),
-            several=layouts.several,
+            moved=layouts.moved,
         )
         return _Traced(
             code=code,
@@ -364,7 +364,10 @@ class _Forward:
         """Set the generator to the first process's state: masks of shards are parts of one mask."""
         if graph.random:
             accelerated = self.mesh.device_type == "cuda"
-            state = torch.cuda.get_rng_state() if accelerated else torch.get_rng_state()
+            if accelerated:
+                state = torch.cuda.get_rng_state()
+            else:
+                state = torch.get_rng_state()
             state = state.to(self.mesh.device_type)
             broadcast_from_first(state, self.mesh)
             (torch.cuda.set_rng_state if accelerated else torch.set_rng_state)(
@@ -381,9 +384,11 @@ class _Whole(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: object, *given: object) -> Any:
+    def backward(ctx: object, *given: object) -> object:
         """Return the gradient as a plain tensor."""
-        return given[0].full_tensor() if isinstance(given[0], DTensor) else given[0]
+        if isinstance(given[0], DTensor):
+            return given[0].full_tensor()
+        return given[0]
 
 
 def _local(parameter: nn.Parameter) -> torch.Tensor:
@@ -417,7 +422,8 @@ def _give(parameter: nn.Parameter, local: LocalParameter) -> None:
 
 def _match_layout(parameter: nn.Parameter) -> None:
     """Redistribute a gradient that other terms of the loss made to its parameter's layout."""
-    gradient, data = parameter.grad, parameter.data
+    gradient = parameter.grad
+    data = parameter.data
     assert isinstance(gradient, DTensor)
     assert isinstance(data, DTensor)
     if gradient.placements != data.placements:

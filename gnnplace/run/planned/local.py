@@ -79,9 +79,10 @@ class Local(torch.Tensor):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Call a function, unless it makes fewer elements than it reads."""
-        name, kwargs = func.__name__, kwargs or {}
+        name = func.__name__
+        kwargs = kwargs or {}
         if name in NUMBERS:
             _refuse(name)
         with DisableTorchFunctionSubclass():
@@ -110,7 +111,7 @@ class Elsewhere(torch.Tensor):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Call a function that reads no elements."""
         name = func.__name__
         if name not in METADATA:
@@ -145,9 +146,10 @@ def unmark(tensor: object) -> bool:
     """Make a tensor a plain one or a plain parameter; return whether it was marked."""
     marked = type(tensor) in (Local, Elsewhere)
     if marked:
-        tensor.__class__ = (
-            nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
-        )
+        if isinstance(tensor, nn.Parameter):
+            tensor.__class__ = nn.Parameter
+        else:
+            tensor.__class__ = torch.Tensor
     return marked
 
 

@@ -28,7 +28,7 @@ from torch import nn
 
 from gnnplace.costs import BUCKET
 from gnnplace.run.planned.seats import Seat
-from gnnplace.sharding import REPLICATED, Layout, redistribute
+from gnnplace.sharding import PARTIAL, REPLICATED, Layout, redistribute
 from gnnplace.torch_names import gather_flat, scatter_flat
 
 
@@ -66,7 +66,15 @@ class LocalParameter:
     @property
     def learned(self) -> nn.Parameter:
         """The tensor that the optimizer updates."""
-        return self.part if self.master is None else self.master
+        if self.master is None:
+            return self.part
+        return self.master
+
+    @property
+    def pending(self) -> Layout:
+        """The layout in which passes leave its gradient, before sums over shards are made."""
+        pairs = zip(self.home, self.summed, strict=True)
+        return tuple(PARTIAL if summed else place for place, summed in pairs)
 
     @property
     def split(self) -> bool:
@@ -114,8 +122,13 @@ def make_local_parameter(
         leaf = nn.Parameter(local, requires_grad=parameter.requires_grad)
     part = leaf
     learns = parameter.requires_grad
-    over = summed if learns and len(ranks) == 1 else (False,) * len(summed)
-    owners, count, index = seat.owners[over], seat.replicas, seat.replica
+    if learns and len(ranks) == 1:
+        over = summed
+    else:
+        over = (False,) * len(summed)
+    owners = seat.owners[over]
+    count = seat.replicas
+    index = seat.replica
     for size, place, wide in zip(seat.axes, seat.places, over, strict=True):
         count, index = (count * size, index * size + place) if wide else (count, index)
     if count > 1 and zero >= (1 if learns else 3):
@@ -127,7 +140,10 @@ def make_local_parameter(
     half = (
         master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
     )
-    copy = nn.Parameter(part.detach().float()) if half else None
+    if half:
+        copy = nn.Parameter(part.detach().float())
+    else:
+        copy = None
     return LocalParameter(
         name=name,
         leaf=leaf,
@@ -205,7 +221,9 @@ class Parameters:
     def begin(self) -> None:
         """Begin a step: drop gradients, and fill leaves from the parts that were updated."""
         for local in self.held.values():
-            local.leaf.grad = local.part.grad = local.learned.grad = None
+            local.leaf.grad = None
+            local.part.grad = None
+            local.learned.grad = None
             if local.master is not None:
                 local.part.data.copy_(local.master)
         self.gather([h for h in self.held.values() if self.zero < 3 or h.tied])
@@ -309,11 +327,13 @@ class Parameters:
 
     def _sum_over_ranks(self, local: LocalParameter) -> None:
         """Add up whole gradients over the first shards of ranks, which may split it otherwise."""
-        seat, mesh = self.seat, self.seat.mesh
+        seat = self.seat
+        mesh = self.seat.mesh
         gradient = local.leaf.grad
         if gradient is None:
             gradient = torch.zeros_like(local.leaf)
-        total, replicated = gradient.contiguous(), (REPLICATED,) * len(local.home)
+        total = gradient.contiguous()
+        replicated = (REPLICATED,) * len(local.home)
         if mesh is not None:
             total = redistribute(total, mesh, local.home, replicated).contiguous()
         if seat.shard == 0:
@@ -340,9 +360,13 @@ class Parameters:
             scatter_flat(received, rows.reshape(-1), bucket[0].owners)
             parts = received.split([local.part.numel() for local in bucket])
             for local, part in zip(bucket, parts, strict=True):
-                part, earlier = part.view(local.part.shape), local.part.grad
+                part = part.view(local.part.shape)
+                earlier = local.part.grad
                 local.leaf.grad = None
-                local.part.grad = part.clone() if earlier is None else earlier + part
+                if earlier is None:
+                    local.part.grad = part.clone()
+                else:
+                    local.part.grad = earlier + part
 
     def squares(self) -> torch.Tensor:
         """Return the sum of squares of the gradients that this process counts and no other."""

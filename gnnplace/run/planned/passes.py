@@ -73,7 +73,7 @@ class StageCode:
     draws: dict[int, int]
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    several: frozenset[int] = frozenset()
+    moved: frozenset[int] = frozenset()
     cut: tuple[str, str] = ("whole", "whole")
     examples: int = 1
     regather: frozenset[int] = frozenset()
@@ -89,7 +89,8 @@ class StageCode:
 
     def border(self, value: int, *, leaves: bool) -> Layout:
         """Layout of a value that enters or leaves the stage."""
-        shape, axes = self.graph.values[value].shape, self.parameters.seat.axes
+        shape = self.graph.values[value].shape
+        axes = self.parameters.seat.axes
         return border_layout(self.cut[leaves], shape, axes, self.examples)
 
     def room(self, value: int, *, leaves: bool) -> tuple[int, ...]:
@@ -216,12 +217,14 @@ class _Pass:
         state = self.buffers.snapshot(
             names.intersection(code.graph.changed), views.values()
         )
-        recomputation, modes = {"runs": False}, get_current_function_mode_stack()
+        recomputation = {"runs": False}
+        modes = get_current_function_mode_stack()
 
         def run() -> tuple[torch.Tensor, ...]:
             # What is computed again reads the buffers as the first time found them, and changes
             # copies of them.
-            buffers, values = self.buffers, dict(read_values)
+            buffers = self.buffers
+            values = dict(read_values)
             if recomputation["runs"]:
                 buffers = state.snapshot(state.tensors, ())
                 for value, view in views.items():
@@ -289,12 +292,15 @@ class _Pass:
 
     def _draw_offset(self, index: int) -> int:
         """Return the offset of a call's draws: heads on different shards draw different numbers."""
-        placed, seat = self.code.placed, self.code.parameters.seat
+        placed = self.code.placed
+        seat = self.code.parameters.seat
         if not placed or placed[index].call.kind != ATTENTION:
             return 0
-        number, labels = 0, placed[index].share.configuration
+        number = 0
+        labels = placed[index].share.configuration
         for label, place, count in zip(labels, seat.places, seat.axes, strict=True):
-            number = number if label is None else number * count + place
+            if label is not None:
+                number = number * count + place
         return number * SHARD
 
     def _run(
@@ -303,7 +309,7 @@ class _Pass:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pack: Pack | None = None,
-    ) -> Any:
+    ) -> object:
         """Compute a call; weight gradients of products may wait."""
         if self.queue is not None and call.kind in QUEUED:
             result = product(call.kind, args, kwargs, self.queue, pack)
@@ -318,7 +324,10 @@ class _Pass:
         if call.inplace:
             tensors[0] = tensors[0].clone()  # others may read what was moved
         if self.queue is not None and call.kind in QUEUED:
-            pack = self.parts.packed if regathers else None
+            if regathers:
+                pack = self.parts.packed
+            else:
+                pack = None
             call = replace(
                 call,
                 function=lambda *args, **named: self._run(
@@ -337,15 +346,18 @@ class _Pass:
         mesh = code.parameters.seat.mesh
         if mesh is None:
             return self._produced(value)[0]
-        if info.source == PARAMETER and value not in code.several:
+        if info.source == PARAMETER and value not in code.moved:
             return self._produced(value)[
                 0
             ]  # at home where it is read; summed up at the end
         by_layout = self.read.setdefault(value, {})
         if (read, gradient) not in by_layout:
             tensor, layout = self._produced(value)
+            back = None
+            if info.source == PARAMETER:
+                back = code.parameters.held[info.name].pending
             converted = by_layout[read, gradient] = move_shard(
-                tensor, mesh, layout, read, gradient
+                tensor, mesh, layout, read, gradient, back
             )
             if code.regather and is_gathered(layout, read, code.parameters.seat.axes):
                 self.parts.add(converted, tensor, mesh, layout, read)

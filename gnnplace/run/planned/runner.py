@@ -107,7 +107,7 @@ class PlanRunner:
         if not any(parameter.requires_grad for _, parameter in self.named_parameters()):
             yield self.nothing
 
-    def share(self, batch: object) -> Any:
+    def share(self, batch: object) -> object:
         """Return this replica's share of a whole batch.
 
         Args:
@@ -140,13 +140,20 @@ class PlanRunner:
             ExecutionError: another process has ended.
         """
         shares, self.executor.weights = self._agreed(batch)
-        seat, count = self.parameters_here.seat, self.microbatches
+        seat = self.parameters_here.seat
+        count = self.microbatches
         draws = any(code.draws for code in self.executor.code.values())
-        gpus = [seat.device] if seat.device.type == "cuda" else []
+        if seat.device.type == "cuda":
+            gpus = [seat.device]
+        else:
+            gpus = []
         note_dropped(self.parameters_here)
         self.parameters_here.begin()
         causes = (self.seed, self.steps, self.replica * count)
-        self.executor.factor = 1.0 if self.scale is None else self.scale.factor
+        if self.scale is None:
+            self.executor.factor = 1.0
+        else:
+            self.executor.factor = self.scale.factor
         with torch.random.fork_rng(devices=gpus, enabled=draws):
             loss = self.executor.run(shares, causes) * self.executor.scale
         self.parameters_here.finish()
@@ -241,7 +248,10 @@ class PlanRunner:
             Exception
         ) as error:  # whatever it is, the others must not wait for this process
             refused = error
-        counts = self.counts if self.executor.scale != 1.0 else None
+        if self.executor.scale != 1.0:
+            counts = self.counts
+        else:
+            counts = None
         width = len(counts.counted) if counts else 0
         examples = torch.zeros(self.replicas, dtype=torch.float64)
         table = torch.zeros(
@@ -333,7 +343,8 @@ class PlanRunner:
             InputError: it is no batch of the plan's.
             MismatchError: the model changed since the plan was applied.
         """
-        device, count = self.parameters_here.seat.device, self.microbatches
+        device = self.parameters_here.seat.device
+        count = self.microbatches
         if training:
             self._check_model()
         if (
@@ -451,11 +462,10 @@ class PlanRunner:
                 is_split = (
                     isinstance(value, torch.Tensor) and value.shape == local.part.shape
                 )
-                whole_value = (
-                    store.whole(local, value)
-                    if is_split
-                    else torch.as_tensor(value).clone()
-                )
+                if is_split:
+                    whole_value = store.whole(local, value)
+                else:
+                    whole_value = torch.as_tensor(value).clone()
                 state[f"{name}.{key}"] = whole_value
         return state
 
@@ -511,7 +521,7 @@ class StepLoss(torch.Tensor):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Refuse one more backward pass, as `InputError`."""
         if func in (torch.Tensor.backward, torch.autograd.grad):
             raise InputError(
@@ -570,7 +580,10 @@ def _first_state(
     gradients = [p.grad for p in parameters]
     rates = [group["lr"] for group in optimizer.param_groups]
     for p in parameters:
-        p.grad = torch.zeros_like(p) if p.requires_grad and p in read else None
+        if p.requires_grad and p in read:
+            p.grad = torch.zeros_like(p)
+        else:
+            p.grad = None
     for group in optimizer.param_groups:
         group["lr"] = (
             0.0 if not isinstance(group["lr"], torch.Tensor) else group["lr"] * 0.0

@@ -59,7 +59,9 @@ class PlanRun:
     @property
     def measured(self) -> float | None:
         """Measured seconds of a step, the median."""
-        return median(self.seconds) if self.seconds else None
+        if self.seconds:
+            return median(self.seconds)
+        return None
 
     @property
     def apart(self) -> float:
@@ -72,7 +74,10 @@ class PlanRun:
 
         Halves have 2^16 times larger roundings than single precision; losses follow them.
         """
-        looser = 1.0 if self.plan.file.precision == "32-true" else 200.0
+        if self.plan.file.precision == "32-true":
+            looser = 1.0
+        else:
+            looser = 200.0
         return self.verification.passed and self.apart <= LOSSES * looser
 
     @property
@@ -209,7 +214,10 @@ def _under_torchrun(
 ) -> PlanRun | None:
     """Run this process of the plan, which torchrun started; the first one reports."""
     gpus = torch.cuda.is_available()
-    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpus else "cpu"
+    if gpus:
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    else:
+        device = "cpu"
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group(timeout=timedelta(seconds=timeout))
@@ -217,6 +225,8 @@ def _under_torchrun(
         trial = run_trial(plan, make(), device=device, **options)
         seconds: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(seconds, trial.seconds)
-        return _make_result(plan, trial, seconds) if dist.get_rank() == 0 else None
+        if dist.get_rank() == 0:
+            return _make_result(plan, trial, seconds)
+        return None
     finally:
         dist.destroy_process_group()

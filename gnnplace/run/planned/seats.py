@@ -186,9 +186,10 @@ def take_seat(
     for p, r in itertools.product(range(len(seats.shards)), range(seats.replicas)):
         row = torch.tensor(seats.members(p)[r]).view(seats.axes[p])
         along_axes = [_make_groups(row, (k,), process) for k in range(row.ndim)]
-        over_all = (
-            _make_groups(row, tuple(range(row.ndim)), process) if row.ndim > 1 else None
-        )
+        if row.ndim > 1:
+            over_all = _make_groups(row, tuple(range(row.ndim)), process)
+        else:
+            over_all = None
         if (p, r) == (rank, replica) and row.numel() > 1:
             groups = [group for group in along_axes if group is not None]
             mesh = DeviceMesh.from_group(
@@ -238,7 +239,10 @@ def _make_groups(
     )
     own_group = None
     for row in rows.tolist():
-        group = dist.new_group(row) if len(row) > 1 else None
+        if len(row) > 1:
+            group = dist.new_group(row)
+        else:
+            group = None
         if process in row:
             own_group = group
     return own_group

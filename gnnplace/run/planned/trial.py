@@ -40,7 +40,7 @@ from gnnplace.run.checking import Difference, differences
 from gnnplace.run.planned.apply import apply_plan
 from gnnplace.run.planned.runner import PlanRunner
 from gnnplace.run.workers import Replica, Seconds, meet, time_steps
-from gnnplace.torch_names import TorchDispatchMode, pytree
+from gnnplace.torch_names import OpOverload, TorchDispatchMode, pytree
 from gnnplace.tracing import StepModule, in_double, may_draw, shares_of
 from gnnplace.zoo import Workload
 
@@ -125,7 +125,10 @@ def run_trial(
     exact: list[Difference] = []
     if _any(bool(first)):
         exact = _judge(plan, workload, (computed, eager), apply)
-    expected = _train_alone(plan, workload, train) if train else []
+    if train:
+        expected = _train_alone(plan, workload, train)
+    else:
+        expected = []
     runner = apply(plan, workload)
     share = runner.share(workload.inputs)
     if runner.scale is not None:
@@ -168,7 +171,8 @@ def run_trial(
 
 def _make_rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
     """Return a step of DistributedDataParallel, if the batch has equal parts, and of one device."""
-    count, rank = dist.get_world_size(), dist.get_rank()
+    count = dist.get_world_size()
+    rank = dist.get_rank()
     steps: dict[str, nn.Module | None] = {}
     if batch_of(workload) % count == 0:
         steps["data parallelism (DDP)"] = Replica(
@@ -236,7 +240,10 @@ def _compute_steps(
 ) -> tuple[Gradients, Gradients]:
     """Return a step's loss and gradients, and one device's; empty but on the first process."""
     is_first = not dist.is_initialized() or dist.get_rank() == 0
-    expected = compute_alone(plan, workload) if is_first else {}
+    if is_first:
+        expected = compute_alone(plan, workload)
+    else:
+        expected = {}
     runner = apply(plan, workload)
     loss = _settle(runner, runner.share(workload.inputs))
     computed = gather_gradients(runner)
@@ -268,10 +275,8 @@ def _judge(
         return double
     run, eager = steps
     allowed = TOLERANCE[plan.file.precision]
-    half, wrong = (
-        compare_gradients(run, eager, allowed),
-        [d for d in double if not d.passed],
-    )
+    half = compare_gradients(run, eager, allowed)
+    wrong = [d for d in double if not d.passed]
     if not all(d.passed for d in half):
         of_eager = {
             d.name: min(TIMES * d.relative, MOST)
@@ -355,7 +360,7 @@ class _Doubled(TorchFunctionMode):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         arguments = args, kwargs or {}
         if func is torch.Tensor.float:
             func = torch.Tensor.double
@@ -373,7 +378,7 @@ class _RandomnessWatch(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: OpOverload,
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -395,7 +400,9 @@ def shares_alone(plan: Plan, workload: Workload) -> int:
         _RandomnessWatch() as watch,
     ):
         step(*step.inputs())
-    return plan.file.batch // plan.file.microbatch_size if watch.has_found else 1
+    if watch.has_found:
+        return plan.file.batch // plan.file.microbatch_size
+    return 1
 
 
 def alone_step(
@@ -409,7 +416,10 @@ def alone_step(
         count: shares, 1 for the whole batch at once.
         number: of the step, on which random numbers depend.
     """
-    weight = 1.0 if plan.file.loss == "sum" else 1.0 / count
+    if plan.file.loss == "sum":
+        weight = 1.0
+    else:
+        weight = 1.0 / count
     total = torch.zeros((), dtype=torch.float64)
     for k, inputs in enumerate(
         shares_of(workload, count) if count > 1 else [workload.inputs]
@@ -425,7 +435,8 @@ def alone_step(
 
 def convert_workload(plan: Plan, workload: Workload) -> Workload:
     """Return a copy of a workload in the type of the plan's parameters."""
-    model, precision = copy.deepcopy(workload.model), plan.file.precision
+    model = copy.deepcopy(workload.model)
+    precision = plan.file.precision
     if precision in TYPES:
         retyped(model, TYPES[precision])
     inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
@@ -448,7 +459,8 @@ def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def _train(runner: PlanRunner, share: object, steps: int) -> list[float]:
     """Train by AdamW under the plan, and return the losses."""
-    optimizer, losses = _optimizer(runner.parameters()), []
+    optimizer = _optimizer(runner.parameters())
+    losses = []
     optimizer.zero_grad()  # what was compared is not trained by
     for _ in range(steps):
         losses.append(float(runner.step(share)))
@@ -465,7 +477,8 @@ def _train_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
     masters = learned
     if plan.file.precision.endswith("-master"):
         masters = [nn.Parameter(p.detach().float(), p.requires_grad) for p in learned]
-    optimizer, losses = _optimizer(masters), []
+    optimizer = _optimizer(masters)
+    losses = []
     count = shares_alone(plan, copied)
     for number in range(steps):
         losses.append(float(alone_step(plan, copied, count, number)))
@@ -482,7 +495,10 @@ def _step_masters(
     """Step the optimizer on the copies that it updates, then copy them to the parameters."""
     for master, parameter in zip(masters, learned, strict=True):
         if master is not parameter:
-            master.grad = None if parameter.grad is None else parameter.grad.float()
+            if parameter.grad is None:
+                master.grad = None
+            else:
+                master.grad = parameter.grad.float()
     optimizer.step()
     for master, parameter in zip(masters, learned, strict=True):
         parameter.grad = None

@@ -22,10 +22,12 @@ import torch
 from torch.nn import functional
 
 from gnnplace.sharding import unpack_saved
+from gnnplace.torch_names import FunctionContext
 
 QUEUED = ("linear", "addmm")
 Pack = Callable[[torch.Tensor], Any]
-START, PATIENCE = 2.0**15, 2000
+START = 2.0**15
+PATIENCE = 2000
 MOST = {"16-mixed": 2.0**24, "16-master": 2.0**15}
 """By precision; with half parameters the loss is half too, and holds no more."""
 
@@ -53,12 +55,30 @@ def add_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         parameter.grad.add_(gradient)
 
 
+class _ProductContext(FunctionContext):
+    """What a product keeps for its backward pass.
+
+    Attributes:
+        part: The packed operand; None if it is kept as it is.
+        shape: The shape of x.
+        leaves: The parameters of the weight and of the bias.
+        transposed: Whether the product is x w^T.
+        queue: Where gradients of weights wait.
+    """
+
+    part: object
+    shape: torch.Size
+    leaves: tuple[torch.Tensor, torch.Tensor | None]
+    transposed: bool
+    queue: Queue
+
+
 class _Product(torch.autograd.Function):
     """x w, or x w^T, plus a bias; gradients of w and of the bias go to the queue."""
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _ProductContext,
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -69,39 +89,49 @@ class _Product(torch.autograd.Function):
     ) -> torch.Tensor:
         packed = x if pack is None else pack(x)
         ctx.save_for_backward(weight, *([x] if packed is x else []))
-        ctx.part, ctx.shape = None if packed is x else packed, x.shape
-        ctx.leaves, ctx.transposed, ctx.queue = leaves, transposed, queue
+        ctx.part = None if packed is x else packed
+        ctx.shape = x.shape
+        ctx.leaves = leaves
+        ctx.transposed = transposed
+        ctx.queue = queue
         if transposed:
             return functional.linear(x, weight, bias)
         assert bias is not None
         return torch.addmm(bias, x, weight)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _ProductContext, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         weight, *saved = ctx.saved_tensors
         leaf, bias = ctx.leaves
         rows = gradient.reshape(-1, gradient.shape[-1])
-        part, transposed = saved[0] if saved else ctx.part, ctx.transposed
+        part = saved[0] if saved else ctx.part
+        transposed = ctx.transposed
 
         def compute_weight_gradients() -> None:
             x = unpack_saved(part)  # all shards come here in the same order
             inputs = x.reshape(-1, x.shape[-1])
             if leaf.requires_grad:
                 # As ATen's mm_mat2_backward: by the layout of the second factor.
-                weight_gradient = (
-                    rows.t().mm(inputs) if transposed else inputs.t().mm(rows)
-                )
+                if transposed:
+                    weight_gradient = rows.t().mm(inputs)
+                else:
+                    weight_gradient = inputs.t().mm(rows)
                 add_gradient(leaf, weight_gradient)
             if bias is not None and bias.requires_grad:
                 add_gradient(bias, rows.sum(0))
 
         ctx.queue.waiting.append(compute_weight_gradients)
+        bias_gradient = None
+        if ctx.needs_input_grad[2]:  # of a bias that is no leaf
+            bias_gradient = rows.sum(0)
         input_gradient = None
-        bias_gradient = (
-            rows.sum(0) if ctx.needs_input_grad[2] else None
-        )  # of a bias that is no leaf
         if ctx.needs_input_grad[0]:
-            factor = weight if transposed else weight.t()
+            if transposed:
+                factor = weight
+            else:
+                factor = weight.t()
             input_gradient = rows.mm(factor).view(ctx.shape)
         return input_gradient, None, bias_gradient, None, None, None, None
 
@@ -137,8 +167,12 @@ def product(
     leaves = (weight, bias if bias is not None and bias.is_leaf else None)
     if torch.is_autocast_enabled(x.device.type):
         kind_of = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(kind_of), weight.detach().to(kind_of)
-        bias = None if bias is None else bias.to(kind_of)
+        x = x.to(kind_of)
+        weight = weight.detach().to(kind_of)
+        if bias is None:
+            bias = None
+        else:
+            bias = bias.to(kind_of)
     with torch.autocast(x.device.type, enabled=False):
         result: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x,
@@ -179,9 +213,12 @@ class LossScale:
         if not finite:
             self.factor = max(self.factor / 2.0, 1.0)
         elif self.good == PATIENCE:
-            self.factor, self.good = min(2.0 * self.factor, self.most), 0
+            self.factor = min(2.0 * self.factor, self.most)
+            self.good = 0
 
 
 def scale_for(precision: str) -> LossScale | None:
     """Return the factor on the loss that a precision needs; None if it needs none."""
-    return LossScale(MOST[precision]) if precision in MOST else None
+    if precision in MOST:
+        return LossScale(MOST[precision])
+    return None

@@ -99,8 +99,10 @@ class OptimizerState:
         parameters: Mapping[str, torch.Tensor],
         states: States,
     ) -> None:
-        self._optimizer, self._method = optimizer, method
-        self._parameters, self._states = parameters, states
+        self._optimizer = optimizer
+        self._method = method
+        self._parameters = parameters
+        self._states = states
         self._live = False
 
     def show(self) -> None:
@@ -143,9 +145,9 @@ class OptimizerState:
         """Return a parameter's state as the optimizer has it; empty before its first step."""
         if not isinstance(self._method, OpaqueOptimizer):
             has_begun = "step" not in tensors or bool(tensors["step"].item())
-            return (
-                {STATE[label]: t for label, t in tensors.items()} if has_begun else {}
-            )
+            if has_begun:
+                return {STATE[label]: t for label, t in tensors.items()}
+            return {}
         if not tensors[STARTED].item():
             return {}
         return self._method.layouts[name].state(_without_started(tensors))
@@ -232,7 +234,8 @@ class Attachment:
 
     def _find_constants(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return tensors that the step reads and the model does not register, with the copies."""
-        program, tensors = self._placed.program, self._placed.tensors
+        program = self._placed.program
+        tensors = self._placed.tensors
         return [
             (program.initial[name], tensors[name])
             for name, entry in program.inputs.items()

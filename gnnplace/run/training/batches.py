@@ -30,9 +30,10 @@ class Batches:
         self._structure = BatchStructure.of(inputs)
         leaves = self._structure.tensors(inputs)
         keywords = isinstance(inputs, Mapping) and len(leaves) == len(inputs)
-        self._sources = (
-            list(inputs) if keywords else [str(i) for i in range(len(leaves))]
-        )
+        if keywords:
+            self._sources = list(inputs)
+        else:
+            self._sources = [str(i) for i in range(len(leaves))]
         self._shapes = [tuple(tensor.shape) for tensor in leaves.values()]
         self._batch = next((shape[0] for shape in self._shapes if shape), 0)
 

@@ -105,12 +105,12 @@ class RecordedStep(nn.Module):
             capturing a module leaves all that can be reached from it as it was.)
     """
 
-    def __init__(self, module: LightningModule, batch: Any, logged: Logged) -> None:
+    def __init__(self, module: LightningModule, batch: object, logged: Logged) -> None:
         super().__init__()
         for part in ("_parameters", "_buffers", "_modules"):
             self.__dict__[part] = module.__dict__[part]
         self.__dict__[CODE] = module
-        self._kind = type(batch)
+        self._kind: type[Any] = type(batch)
         self._numbered = is_param_in_hook_signature(
             module.training_step, "batch_idx", min_args=2
         )
@@ -119,7 +119,7 @@ class RecordedStep(nn.Module):
             returned, changed
         )
 
-    def inputs(self, batch: Any) -> Any:
+    def inputs(self, batch: object) -> object:
         """Return a batch as inputs of this module.
 
         Raises:
@@ -127,9 +127,11 @@ class RecordedStep(nn.Module):
         """
         if type(batch) in NAMED or isinstance(batch, torch.Tensor):
             return batch
-        return tuple(batch) if type(batch) in (list, tuple) else as_inputs((batch,))
+        if isinstance(batch, list | tuple) and type(batch) in (list, tuple):
+            return tuple(batch)
+        return as_inputs((batch,))
 
-    def forward(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+    def forward(self, *args: object, **kwargs: object) -> dict[str, torch.Tensor]:
         """Return the loss of a batch.
 
         Raises:
@@ -137,7 +139,7 @@ class RecordedStep(nn.Module):
         """
         __tracebackhide__ = True  # what fails is told where the module's own code is
         several = self._kind in (list, tuple)
-        batch = kwargs or (self._kind(args) if several else args[0])
+        batch: object = kwargs or (self._kind(args) if several else args[0])
         module = self.__dict__[CODE]
         arguments = (batch, _Unknown("batch_idx")) if self._numbered else (batch,)
         attributes = Attributes(module, elsewhere=False)
@@ -252,7 +254,8 @@ class PlacedStrategy(SingleDeviceStrategy):
         timeout: float = 120.0,
     ) -> None:
         super().__init__(device="cpu")
-        self._placement, self._cluster = placement, cluster
+        self._placement = placement
+        self._cluster = cluster
         self._options: dict[str, Any] = {
             "microbatches": microbatches,
             "constraints": as_constraints(constraints),
@@ -324,7 +327,8 @@ class PlacedStrategy(SingleDeviceStrategy):
         self._logged = Logged()
         self._recorded = RecordedStep(module, batch, self._logged)
         inputs = self._recorded.inputs(batch)
-        placement, problem = self._placement, None
+        placement = self._placement
+        problem = None
         with _without_trainer(module):  # what can be reached from it is looked through
             if placement is None:
                 placement, problem = self._search_placement(
@@ -345,7 +349,10 @@ class PlacedStrategy(SingleDeviceStrategy):
         self, model: RecordedStep, inputs: object, optimizer: torch.optim.Optimizer
     ) -> tuple[Placement, Problem]:
         """Search a placement of the step, and return it with its problem."""
-        priced_as = "sgd" if type(optimizer) is torch.optim.SGD else "adamw"
+        if type(optimizer) is torch.optim.SGD:
+            priced_as = "sgd"
+        else:
+            priced_as = "adamw"
         options = CaptureOptions(optimizer=priced_as, **self._options)
         program = capture_model(model, inputs, options=options)
         problem = profile_model(program, self._cluster, options=options)
@@ -373,7 +380,10 @@ def _refuse_shorter(trainer: Trainer) -> None:
             and loader.batch_size
             and not loader.drop_last
         ):
-            count = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
+            if isinstance(loader.sampler, Sized):
+                count = len(loader.sampler)
+            else:
+                count = 0
             if count % loader.batch_size and trainer.num_training_batches >= len(
                 loader
             ):

@@ -237,7 +237,10 @@ class GroupOptions:
             if not _is_number(old) and new is not old and new != old
         ]
         if spec != self._spec or changes:
-            change = changes[0] if changes else "there are others"
+            if changes:
+                change = changes[0]
+            else:
+                change = "there are others"
             raise UnsupportedError(
                 f"optimizer: options of its groups have changed since it was compiled ({change}); "
                 "compile the step anew"
@@ -419,4 +422,6 @@ def _comparable(leaf: object) -> object:
     """Return a leaf as what `==` compares; None if it is neither number, text nor tensor."""
     if isinstance(leaf, torch.Tensor):
         return leaf.tolist()
-    return leaf if isinstance(leaf, (*NUMBERS, str)) else None
+    if isinstance(leaf, (*NUMBERS, str)):
+        return leaf
+    return None

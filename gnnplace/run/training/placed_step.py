@@ -33,7 +33,9 @@ from gnnplace.run.training.updates import LiveUpdate
 from gnnplace.run.workers import Crew, Task, WorkerFailure, describe, shared_copies
 from gnnplace.tracing import GIVEN, Program
 
-PUBLISH, TAKE, UPDATE = "publish", "take", "update"
+PUBLISH = "publish"
+TAKE = "take"
+UPDATE = "update"
 Request = str | tuple[int, int]
 """`PUBLISH`, `TAKE` or `UPDATE`; or a step, as its turn and its number."""
 
@@ -65,14 +67,16 @@ class PlacedStep:
         timeout: float = 120.0,
     ) -> None:
         check_runnable(program, problem, placement, mode, transport)
-        self._placement, self._mode = with_sequences(problem, placement), mode
+        self._placement = with_sequences(problem, placement)
+        self._mode = mode
         adapted = adapt_to_devices(program, problem, placement, mode)
         plan = plan_execution(adapted, problem, self._placement)
         self.program = program
         self.tensors = shared_copies(program.initial)
         self._losses = SavedValues(program, program.losses)
         self._setting = RunSetting(plan, mode, transport, 1, program.losses)
-        self._turn, self._open = 0, True
+        self._turn = 0
+        self._open = True
         self._far = any(d.type != "cpu" for d in self._setting.kinds.values())
         self._crew = Crew(
             [

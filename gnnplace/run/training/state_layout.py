@@ -71,11 +71,10 @@ class StateLayout:
         tensors = {STARTED: torch.tensor(float(state is not None))}
         for i, (name, leaf) in enumerate(zip(self.names, leaves, strict=True)):
             if i not in self.fixed:
-                value = (
-                    leaf
-                    if isinstance(leaf, torch.Tensor)
-                    else torch.tensor(float(leaf)).double()
-                )
+                if isinstance(leaf, torch.Tensor):
+                    value = leaf
+                else:
+                    value = torch.tensor(float(leaf)).double()
                 tensors[name] = (
                     value.clone() if state is not None else torch.zeros_like(value)
                 )
@@ -100,7 +99,8 @@ class StateLayout:
             ValueError: it has other entries.
         """
         if self._plain and state.keys() == set(self.names):
-            leaves, spec = [state[name] for name in self.names], self.spec
+            leaves = [state[name] for name in self.names]
+            spec = self.spec
         else:
             leaves, spec = pytree.tree_flatten(_sorted(state))
         if spec != self.spec:
@@ -124,7 +124,9 @@ class StateLayout:
 
     def _leaf(self, position: int, tensor: torch.Tensor) -> torch.Tensor | int | float:
         kind = self.kinds[position]
-        return kind(tensor.item()) if issubclass(kind, NUMBERS) else tensor
+        if issubclass(kind, NUMBERS):
+            return kind(tensor.item())
+        return tensor
 
 
 def label_of(path: tuple[Any, ...]) -> str:

@@ -58,7 +58,10 @@ def captured_method(optimizer: torch.optim.Optimizer, model: nn.Module) -> Optim
         parameters = dict(model.named_parameters(remove_duplicate=False))
         return capture_opaque_optimizer(optimizer, parameters, group)
     if kind is not torch.optim.SGD:
-        make = optimizers.adamw if kind is torch.optim.AdamW else optimizers.adam
+        if kind is torch.optim.AdamW:
+            make = optimizers.adamw
+        else:
+            make = optimizers.adam
         return make(*group_constants(optimizer.param_groups[0]))
     first = optimizer.param_groups[0]
     return optimizers.sgd(float(first["lr"]), first["momentum"], first["weight_decay"])

@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 from torch.utils.weak import TensorWeakRef
 
 from gnnplace.errors import InputError
 from gnnplace.run.workers import WORD, shared_like, shared_words
-from gnnplace.torch_names import will_engine_execute_node
+from gnnplace.torch_names import FunctionContext, will_engine_execute_node
 from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramOp, mean_gradient
 
 SETS = 2
@@ -62,7 +63,9 @@ class Store:
     def get_gradient(self, device: torch.device) -> torch.Tensor | None:
         """Return the gradient to update with, on a device; None if the parameter stays as it is."""
         number = self.words[self.position]
-        return None if number == LEFT_OUT else self.sets[number].to(device)
+        if number == LEFT_OUT:
+            return None
+        return self.sets[number].to(device)
 
 
 class GradientStores:
@@ -137,14 +140,19 @@ class GradientStores:
     def _release(self, name: str, number: int) -> None:
         """Give a lent gradient that the loop still has memory of its own."""
         reference = self._lent.pop((name, number), None)
-        gradient = reference() if reference is not None else None
+        if reference is not None:
+            gradient = reference()
+        else:
+            gradient = None
         if gradient is not None:
             gradient.data = gradient.clone()
 
     def _set_of(self, name: str, gradient: torch.Tensor | None) -> int | None:
         sets: Iterable[torch.Tensor] = self.stores[name].sets
         places = {tensor.data_ptr(): number for number, tensor in enumerate(sets)}
-        return None if gradient is None else places.get(gradient.data_ptr())
+        if gradient is None:
+            return None
+        return places.get(gradient.data_ptr())
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,31 +208,48 @@ def with_backward(loss: torch.Tensor, handover: GradientHandover) -> torch.Tenso
     return _HandOver.apply(anchor, loss, handover, *parameters)  # type: ignore
 
 
+class _HandOverContext(FunctionContext):
+    """What the loss keeps for its backward pass.
+
+    Attributes:
+        anchor: The node that runs only if gradients of parameters are accumulated.
+        handover: Gives the parameters their gradients.
+        count: The number of parameters.
+    """
+
+    anchor: Node
+    handover: GradientHandover
+    count: int
+
+
 class _HandOver(torch.autograd.Function):
     """The identity on a loss, whose backward pass hands stored gradients over."""
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _HandOverContext,
         anchor: torch.Tensor,
         loss: torch.Tensor,
         handover: GradientHandover,
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
+        assert anchor.grad_fn is not None
         ctx.anchor = anchor.grad_fn
         ctx.handover = handover
         ctx.count = len(parameters)
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(  # type: ignore[override]
+        ctx: _HandOverContext, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise InputError(
                 "loss: create_graph=True: the gradients of a compiled step have no graph; write "
                 "what depends on them into the model or its loss"
             )
         weight = float(gradients[0])
-        returned = [None] * ctx.count
+        returned: Sequence[torch.Tensor | None] = [None] * ctx.count
         if will_engine_execute_node(ctx.anchor):
             ctx.handover.hand_over(weight)
         else:  # single gradients are wanted, as by torch.autograd.grad

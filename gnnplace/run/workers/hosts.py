@@ -114,7 +114,9 @@ class Hosts:
             machine, count = host_text.rsplit(" ", 1)
             offset += int(count) if machine == _machine() else 0
         cores = available_cores()
-        return cores[offset:] + cores[:offset] if offset < len(cores) else cores
+        if offset < len(cores):
+            return cores[offset:] + cores[:offset]
+        return cores
 
 
 def from_environment() -> Hosts | None:
@@ -131,7 +133,8 @@ def from_environment() -> Hosts | None:
         raise InputError(
             f"hosts: {missing[0]} is not set; start all of them with torchrun"
         )
-    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    count = int(os.environ["WORLD_SIZE"])
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     try:
         store, *_ = next(dist.rendezvous("env://", rank, count))

@@ -151,7 +151,9 @@ class _End:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.transport.open(self.end, self.device)
-        rows, first, receive = [], 0, float("inf")
+        rows = []
+        first = 0
+        receive = float("inf")
         with torch.inference_mode():
             for size, count in zip(SIZES, self.counts, strict=True):
                 out = [

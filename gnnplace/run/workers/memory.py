@@ -94,7 +94,8 @@ class Arena:
         """
         if self._block is None:
             self._block = _mapped(max(self._bytes, 1))
-        stride = contiguous_stride(shape) if stride is None else stride
+        if stride is None:
+            stride = contiguous_stride(shape)
         count = span(shape, stride)
         if count == 0:
             return torch.empty_strided(shape, stride, dtype=dtype)
@@ -131,7 +132,8 @@ def shared_like(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in elements of a row-major tensor of `shape`."""
-    stride, step = [], 1
+    stride = []
+    step = 1
     for size in reversed(shape):
         stride.append(step)
         step *= max(size, 1)
@@ -174,7 +176,9 @@ class PeakMemory:
         except OSError:
             return None
         values = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
-        return KIB * float(values[0]) if values else None
+        if values:
+            return KIB * float(values[0])
+        return None
 
 
 class StepPeak:

@@ -48,7 +48,8 @@ class NetworkTransport(GlooMessages):
         host_of: Sequence[int],
     ) -> None:
         super().__init__(messages, board)
-        self._hosts, self._host_of = hosts, tuple(host_of)
+        self._hosts = hosts
+        self._host_of = tuple(host_of)
         near = [i for i, m in enumerate(messages) if self._inside(m)]
         self.elsewhere: dict[int, int] = {message: k for k, message in enumerate(near)}
         self._shared = SharedMemoryTransport(tuple(messages[i] for i in near), board)
@@ -59,7 +60,8 @@ class NetworkTransport(GlooMessages):
 
     def open(self, worker: int, device: torch.device) -> None:
         """Meets all other workers and compares clocks with worker 0."""
-        self._worker, self._device = worker, device
+        self._worker = worker
+        self._device = device
         self._shared.open(worker, device)
         dist.init_process_group(
             "gloo",
@@ -75,7 +77,8 @@ class NetworkTransport(GlooMessages):
 
         The other clock is read in the middle of a round trip, of the fastest of several.
         """
-        word, fastest = torch.zeros(1, dtype=torch.int64), (1 << 62, 0)
+        word = torch.zeros(1, dtype=torch.int64)
+        fastest = (1 << 62, 0)
         remote_workers = [
             w for w in range(len(self._host_of)) if self._host_of[w] != self._host_of[0]
         ]
@@ -126,9 +129,10 @@ class NetworkTransport(GlooMessages):
         try:
             yield
         except RuntimeError as error:
-            which = (
-                "another host" if worker is None else f"host {self._host_of[worker]}"
-            )
+            if worker is None:
+                which = "another host"
+            else:
+                which = f"host {self._host_of[worker]}"
             raise ConnectionError(f"the connection to {which} {LOST}") from error
 
     def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:

@@ -49,7 +49,9 @@ def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list
         None stands for a job whose process died or raised.
     """
     results: list[Any] = [None] * len(jobs)
-    free, waiting, running = list(groups), list(range(len(jobs))), list[_Running]()
+    free = list(groups)
+    waiting = list(range(len(jobs)))
+    running = list[_Running]()
     try:
         while waiting or running:
             while waiting and free:

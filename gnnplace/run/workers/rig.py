@@ -57,7 +57,8 @@ def run_group(
         UnsupportedError: see `check_backward_can_fork`.
     """
     check_backward_can_fork()
-    cores, tasks = available_cores(), []
+    cores = available_cores()
+    tasks = []
     with meeting_place() as place:
         for rank, name in enumerate(names):
             job = partial(
@@ -100,7 +101,8 @@ def time_steps(
     for turn in range(warm_up + steps):
         for name, run in runs.items():
             meet()
-            start, cpu_start = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
+            cpu_start = time.process_time()
             if run is not None:
                 run()
             if turn >= warm_up:
@@ -120,7 +122,7 @@ class Replica(nn.Module):
         step: Model and loss, on this process.
     """
 
-    def __init__(self, workload: Workload, inputs: Any) -> None:
+    def __init__(self, workload: Workload, inputs: object) -> None:
         super().__init__()
         self.step = StepModule(copy.deepcopy(workload.model), workload.loss, inputs)
         self._replica = DistributedDataParallel(self.step)

@@ -262,7 +262,9 @@ def supervise(
         ExecutionError: a worker died, raised, hung or is stopped; names it and what it was doing.
     """
     results: dict[int, Any] = {}
-    snapshot, since, stopped = progress(), time.monotonic(), StoppedWorkers()
+    snapshot = progress()
+    since = time.monotonic()
+    stopped = StoppedWorkers()
     while len(results) < len(workers):
         running = [i for i in range(len(workers)) if i not in results]
         pipes = [workers[i].pipe for i in running]
@@ -270,7 +272,8 @@ def supervise(
             results |= _collect(workers, running, doing)
             since = time.monotonic()
         elif (latest := progress()) != snapshot:
-            snapshot, since = latest, time.monotonic()
+            snapshot = latest
+            since = time.monotonic()
         elif time.monotonic() - since > timeout:
             _give_up(workers, running, timeout, doing, suspect)
         elif (pid := stopped.look(workers[i].process.pid for i in running)) is not None:
@@ -344,7 +347,10 @@ def _give_up(
     suspect: Callable[[], int | None],
 ) -> None:
     blamed = suspect()
-    i = running[0] if blamed is None or blamed not in running else blamed
+    if blamed is None or blamed not in running:
+        i = running[0]
+    else:
+        i = blamed
     if STACKS in os.environ:
         for k in running:
             os.kill(workers[k].process.pid or os.getpid(), signal.SIGUSR1)

@@ -103,7 +103,9 @@ class Message:
     def stride_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """How a tensor lies in the buffer: its own strides if they fit, else contiguous."""
         fits = span(self.shape, tensor.stride()) <= self.capacity
-        return tensor.stride() if fits else contiguous_stride(self.shape)
+        if fits:
+            return tensor.stride()
+        return contiguous_stride(self.shape)
 
 
 class Transport(ABC):
@@ -240,7 +242,8 @@ class SharedMemoryTransport(Transport):
 
     def open(self, worker: int, device: torch.device) -> None:
         """Note who this is; called in the worker."""
-        self._worker, self._device = worker, device
+        self._worker = worker
+        self._device = device
 
     def barrier(self, worker: int, meeting: int) -> None:
         """Wait at the board."""
@@ -258,7 +261,8 @@ class SharedMemoryTransport(Transport):
 
     def sender(self, message: int) -> Send:
         """Return a function that copies the tensor into the message's buffer and flags it."""
-        flags, slot = self._flags, message * STRIDE
+        flags = self._flags
+        slot = message * STRIDE
         copy: Callable[[torch.Tensor], object] | None = None
 
         def send(tensor: torch.Tensor, turn: int) -> None:
@@ -283,7 +287,9 @@ class SharedMemoryTransport(Transport):
 
     def receiver(self, message: int) -> Receive:
         """Return a function that waits for the flag and returns the buffer itself, on the CPU."""
-        board, flags, slot = self._board, self._flags, message * STRIDE
+        board = self._board
+        flags = self._flags
+        slot = message * STRIDE
         state = self._worker * STRIDE + WAITING
         received: torch.Tensor | None = None
 
@@ -294,18 +300,14 @@ class SharedMemoryTransport(Transport):
                 board.wait(flags, slot, turn)
                 board.words[state] = 0
             if received is None:
-                shape, stride = (
-                    self._messages[message].shape,
-                    self._layouts.read(message),
-                )
+                shape = self._messages[message].shape
+                stride = self._layouts.read(message)
                 received = self._buffer(
                     message, shape, stride, self._layouts.shift(message)
                 )
-            return (
-                received
-                if received.device == self._device
-                else received.to(self._device)
-            )
+            if received.device == self._device:
+                return received
+            return received.to(self._device)
 
         return receive
 
@@ -322,9 +324,11 @@ class GlooMessages(Transport):
     """Messages that do not go by gloo."""
 
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
-        self._messages, self._board = messages, board
+        self._messages = messages
+        self._board = board
         self._pending: list[dist.Work] = []
-        self._worker, self._device = -1, torch.device("cpu")
+        self._worker = -1
+        self._device = torch.device("cpu")
 
     def held(self, worker: int) -> float:
         """Return a buffer at both ends of each message."""
@@ -364,7 +368,8 @@ class GlooMessages(Transport):
 
     def receiver(self, message: int) -> Receive:
         """Return a function that waits for the message and returns its buffer, with its strides."""
-        form, state = self._messages[message], self._worker * STRIDE + WAITING
+        form = self._messages[message]
+        state = self._worker * STRIDE + WAITING
         room: torch.Tensor | None = None
         received: torch.Tensor | None = None
 
@@ -376,7 +381,8 @@ class GlooMessages(Transport):
                 with self.reaching(form.source):
                     dist.recv(header, form.source, tag=2 * message + 1)
                 stride = tuple(header[: len(form.shape)].tolist())
-                size, at = span(form.shape, stride), int(header[-1])
+                size = span(form.shape, stride)
+                at = int(header[-1])
                 vector = torch.empty(
                     size + LINE // form.dtype.itemsize, dtype=form.dtype
                 )
@@ -385,7 +391,9 @@ class GlooMessages(Transport):
             with self.reaching(form.source):
                 dist.recv(room, form.source, tag=2 * message)
             self._board.words[state] = 0
-            return received if self._device.type == "cpu" else received.to(self._device)
+            if self._device.type == "cpu":
+                return received
+            return received.to(self._device)
 
         return receive
 
@@ -411,7 +419,8 @@ class GlooTransport(GlooMessages):
 
     def open(self, worker: int, device: torch.device) -> None:
         """Meets the other workers through a file store, in memory that has no name."""
-        self._worker, self._device = worker, device
+        self._worker = worker
+        self._device = device
         join_group(self._meeting, worker, self._board.num_workers, LONG)
 
     def barrier(self, worker: int, meeting: int) -> None:

@@ -1,6 +1,6 @@
 """Seconds and bytes of a captured model's configurations on a mesh.
 
-As in ``costs.py`` (PaSE, arXiv 2407.04001), with layouts that are known:
+As in PaSE (Elango, 2021, arXiv 2407.04001), with layouts that are known:
 
 * compute: 3 F / parts FLOP for F forward FLOP (1 F where no gradient flows), and the bytes that an
   operation touches where the machine says how fast it reads.
@@ -9,12 +9,14 @@ As in ``costs.py`` (PaSE, arXiv 2407.04001), with layouts that are known:
   gathered, and become parts of another axis by an all-to-all; a part of what is there whole costs
   nothing. The gradient goes the way back. Seconds are those of ``costs.collectives``: of the
   cluster's fabric where it is known, else of a ring.
-* gradients of parameters are all-reduced over the devices that split what they lack.
+* gradients of parameters are all-reduced over the devices that split what they lack: once, however
+  many operations read the parameter.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -40,10 +42,10 @@ from gnnplace.sharding.captured.layout import (
     SplitGraph,
     SplitOp,
     SplitValue,
-    gradient_layout,
     made_layout,
     parts_in,
     parts_of,
+    pending_layouts,
     read_layout,
     settled,
 )
@@ -122,6 +124,22 @@ class Moved:
         return Moved(
             self.reduction + other.reduction, self.resharding + other.resharding
         )
+
+
+@dataclass(frozen=True)
+class CostParts:
+    """Seconds of one training step, and bytes on a device."""
+
+    compute: float
+    reduction: float
+    gradient: float
+    resharding: float
+    memory: float
+
+    @property
+    def total(self) -> float:
+        """Seconds in all; nothing overlaps."""
+        return self.compute + self.reduction + self.gradient + self.resharding
 
 
 @lru_cache(maxsize=1 << 18)
@@ -266,19 +284,45 @@ def made_bytes(
 
 
 def parameter_gradient(
-    value: SplitValue,
-    axes: tuple[str | None, ...],
-    split: Configuration,
-    mesh: Mesh,
-    machine: MeshMachine,
+    value: SplitValue, pending: Layout, mesh: Mesh, machine: MeshMachine
 ) -> float:
-    """Return the seconds to add up a parameter's gradient where one operation alone reads it."""
+    """Return the seconds to add up a parameter's gradient, once, as the passes have left it.
+
+    Args:
+        value: the parameter.
+        pending: the layout of its gradient, in which sums are not made yet.
+        mesh: sizes of the mesh's dimensions.
+        machine: speeds of a device and of its link.
+    """
     if value.source != PARAMETER or not value.gradient:
         return 0.0
-    gradient = gradient_layout(axes, split)
     # All gradients go in a few collectives.
     together = replace(machine, latency=0.0, bucketed=True)
-    return move(value.bytes, gradient, settled(gradient), mesh, together).total
+    return move(value.bytes, pending, settled(pending), mesh, together).total
+
+
+def pending_layout(home: Layout, gradients: Collection[Layout], mesh: Mesh) -> Layout:
+    """Return the layout in which the passes leave a parameter's gradient, to be summed once.
+
+    Of those possible it is the one that moves the least bytes. Where several do, more is summed
+    once, together with other parameters.
+
+    Args:
+        home: layout of the parameter.
+        gradients: the different layouts of the gradients that its readers leave.
+        mesh: sizes of the mesh's dimensions.
+    """
+
+    def moved(pending: Layout) -> float:
+        ways = [(gradient, pending) for gradient in gradients] + [(pending, home)]
+        return sum(
+            move(1.0, a, b, mesh, MeshMachine(bandwidth=1.0)).total for a, b in ways
+        )
+
+    layouts = pending_layouts(home, gradients)
+    return min(
+        layouts, key=lambda pending: (round(moved(pending), 9), -pending.count(PARTIAL))
+    )
 
 
 def parameter_bytes(

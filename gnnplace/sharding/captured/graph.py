@@ -1,29 +1,17 @@
-"""A captured model's calls as operations that can be split, with names that people understand.
-
-``captured_network`` makes layers of them, for the strategies that need not be executable. Calls
-that only move axes are left out: a layer reads what they read, along the axes that lead there. So
-are calls that no gradient flows through, such as those that make masks.
-"""
+"""A captured model's calls as operations that can be split, with names that people understand."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from gnnplace.sharding.captured.layout import (
-    CALL,
-    PARAMETER,
     Shape,
     SplitGraph,
     SplitOp,
     SplitValue,
 )
-from gnnplace.sharding.layers import Dimension, Layer, Network, Operation
 from gnnplace.tracing import (
     INPUT,
-    ROWS,
     SHAPE,
     Axes,
     CallGraph,
@@ -234,121 +222,3 @@ def _axis_of(axes: Axes, label: str | None) -> int | None:
 def _first(entry: str | None) -> str:
     """Return the first label of an axis, without its groups; empty where there is none."""
     return base_label(labels_of(entry)[0]) if entry else ""
-
-
-def captured_network(graph: SplitGraph) -> Network:
-    """Return the layers of a captured model."""
-    producer = {value: op for op in graph.ops for value in op.results}
-    layers = []
-    for op in graph.ops:
-        if op.shape.moves or not _has_gradient(graph, op):
-            continue
-        draft = _Draft(graph, op, producer)
-        layers.append(
-            Layer(
-                name=op.name,
-                operation=draft.operation(),
-                inputs=draft.sources(),
-                reason=op.reason,
-            )
-        )
-    return Network(graph.name, tuple(layers))
-
-
-def _has_gradient(graph: SplitGraph, op: SplitOp) -> bool:
-    return any(graph.values[value].gradient for value in op.results)
-
-
-@dataclass(eq=False)
-class _Draft:
-    """One layer being made."""
-
-    graph: SplitGraph
-    op: SplitOp
-    producer: dict[int, SplitOp]
-    dimensions: dict[str, Dimension] = field(default_factory=dict)
-    ports: list[tuple[str | None, Axes]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        called = dict(self.op.names)
-        often = Counter(called.values())
-        self.called = {
-            k: name if often[name] == 1 else f"{name} {k}" for k, name in called.items()
-        }
-        for label, extent in self.op.shape.extents:
-            if label == ROWS:  # a layer's axis has one label: rows are cut by examples
-                continue
-            name = self.called.get(label, label)
-            self.dimensions[name] = Dimension(name, extent)
-        self.dimensions.setdefault(BATCH, Dimension(BATCH, 1, split=False))
-        pairs = zip(self.op.reads, self.op.shape.reads, strict=True)
-        self.ports = [
-            self._port(k, value, axes)
-            for k, (value, axes) in enumerate(pairs)
-            if self.graph.values[value].source != PARAMETER
-        ]
-
-    def _port(self, slot: int, value: int, axes: Axes) -> tuple[str | None, Axes]:
-        """Return the layer that an input comes from, and the input's axes as that layer made it."""
-        # Calls that only move axes are no layers: look through them to what they read.
-        while value in self.producer and self.producer[value].shape.moves:
-            op = self.producer[value]
-            result_axes = op.shape.results[op.results.index(value)]
-            pairs = zip(result_axes, axes, strict=True)
-            labels_by_axis = {_first(m): label for m, label in pairs if m is not None}
-            labels = [_first(m) for m in op.shape.reads[0]]
-            value = op.reads[0]
-            axes = tuple(labels_by_axis.get(m) for m in labels)
-        names = self._axes(f"in{slot}", value, axes)
-        source = self.producer.get(value)
-        if source is None or not _has_gradient(self.graph, source):
-            return None, names
-        return source.name, names
-
-    def _axes(self, prefix: str, value: int, axes: Axes) -> Axes:
-        """Return names of a tensor's axes; what no label covers gets dimensions that stay whole."""
-        shape = self.graph.values[value].shape
-        names: list[str] = []
-        uncovered = 1
-        for k, (label, size) in enumerate(zip(axes, shape, strict=True)):
-            base = _first(label)
-            if base in ("", ROWS):
-                names.append(self._whole(f"{prefix}.{k}", size))
-            else:
-                names.append(self.called.get(base, base))
-                uncovered *= max(1, size // self.dimensions[names[-1]].extent)
-        if uncovered > 1:
-            names.append(self._whole(f"{prefix}.rest", uncovered))
-        return tuple(names)
-
-    def _whole(self, name: str, size: int) -> str:
-        self.dimensions[name] = Dimension(name, size, split=False)
-        return name
-
-    def sources(self) -> tuple[str | None, ...]:
-        """Return the layers that are read."""
-        return tuple(source for source, _ in self.ports)
-
-    def operation(self) -> Operation:
-        """Return the layer's operation, without its name."""
-        op = self.op
-        values = self.graph.values
-        result = op.results[0]
-        output = self._axes("out", result, op.shape.results[0])
-        parameters = tuple(
-            tuple(name for name in self._axes(f"p{k}", value, axes) if name is not None)
-            for k, (value, axes) in enumerate(
-                zip(op.reads, op.shape.reads, strict=True)
-            )
-            if values[value].source == PARAMETER
-        )
-        needs = any(values[v].gradient and values[v].source == CALL for v in op.reads)
-        return Operation(
-            kind=op.kind,
-            dimensions=tuple(self.dimensions.values()),
-            flops=op.shape.flops or float(math.prod(values[result].shape)),
-            output=output,
-            inputs=tuple(axes for _, axes in self.ports),
-            parameters=parameters,
-            needs_gradient=needs,
-        )

@@ -1,7 +1,7 @@
 """Layers of a captured model on a mesh of devices: what can be split, and into which layouts.
 
 A configuration of an operation gives each dimension of the mesh a label of the operation, or none.
-Unlike the splits of ``configurations.py`` it says which devices hold which part, so what is moved
+It says which devices hold which part, so what is moved
 between two layers is known and not assumed. Everything that it says, DTensor's placements can.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -242,6 +243,25 @@ def _axis(axes: Axes, label: str | None, missing: Place) -> Place:
 def settled(layout: Layout) -> Layout:
     """Return a layout with its sums made: the gradient of a tensor in this layout must be in it."""
     return tuple(REPLICATED if place == PARTIAL else place for place in layout)
+
+
+def pending_layouts(home: Layout, gradients: Collection[Layout]) -> list[Layout]:
+    """Return the layouts in which a parameter's gradient may wait until it is summed once.
+
+    They are sums over any of the mesh dimensions along which the parameter is whole and a reader
+    leaves a sum; along the others as the parameter is.
+
+    Args:
+        home: layout of the parameter.
+        gradients: layouts of the gradients that its readers leave.
+    """
+    choices = [
+        (place, PARTIAL)
+        if place == REPLICATED and any(g[dim] == PARTIAL for g in gradients)
+        else (place,)
+        for dim, place in enumerate(home)
+    ]
+    return list(itertools.product(*choices))
 
 
 def parts_in(layout: Layout, mesh: Mesh) -> int:

@@ -6,7 +6,8 @@ of every parameter that several operations read, such as a table that embedding 
 
 Beside it (``ddp_parts``), what data parallelism costs as PyTorch's DDP does it. Every device runs
 the whole step on its share of the batch, the largest share deciding, and the gradients of all
-parameters are added up by one all-reduce. Nothing else is exchanged: batch norms see their own
+parameters are added up by one all-reduce, on GPUs behind the backward pass (`exposed_seconds`, as
+for plans). Nothing else is exchanged: batch norms see their own
 share, and a call that no rule knows how to split needs none, since whole examples go through it.
 What does not depend on the inputs is done everywhere.
 """
@@ -20,8 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.costs import gradient_seconds
+from gnnplace.costs import exposed_seconds, gradient_seconds, replicas_share
 from gnnplace.sharding.captured.costs import (
+    BACKWARD,
+    CostParts,
     MeshMachine,
     Moved,
     compute,
@@ -43,11 +46,11 @@ from gnnplace.sharding.captured.layout import (
     gradient_layout,
     made_layout,
     mesh_configurations,
+    pending_layouts,
     read_layout,
     settled,
     uses,
 )
-from gnnplace.sharding.costs import CostParts
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import ClassTable, over_classes
 from gnnplace.tracing import INPUT
@@ -135,14 +138,22 @@ class CapturedProblem:
         return split_op.shape, kinds, shared, seconds
 
     def _share(self, value: int) -> None:
-        """Add a node for a value that several operations read. Its states are all layouts in which
-        they read it and, unless it is a parameter, those in which it is made.
+        """Add a node for a value that several operations read.
+
+        Its states are all layouts in which they read it. Those of a parameter have, as the layout
+        of its gradient, what is summed once all readers have left theirs; any other value may also
+        be as it is made.
         """
         ports = {
             port for i, slot in self.readers[value] for port in self.ports(i, slot)
         }
         if self.graph.values[value].source == PARAMETER:
-            ports = {(layout, layout) for layout, _ in ports}
+            gradients = {gradient for _, gradient in ports}
+            ports = {
+                (home, pending)
+                for home in {layout for layout, _ in ports}
+                for pending in pending_layouts(home, gradients)
+            }
         else:
             ports |= {(settled(a), settled(a)) for a, _ in self._produced(value)}
         self.position[value] = len(self.graph.ops) + len(self.shared)
@@ -232,8 +243,8 @@ class CapturedProblem:
         return cost
 
     def _taken(self, value: int) -> Cost:
-        """Return the cost of reading a shared value: nothing where the reader wants what is
-        shared.
+        """Return the cost of reading a shared value, and of its gradient's way back to where the
+        readers' gradients are added up: nothing where the reader wants what is shared.
         """
         info = self.graph.values[value]
         mesh = self.mesh
@@ -245,7 +256,7 @@ class CapturedProblem:
             forward = move(info.bytes, shared[0], read[0], mesh, machine)
             if not info.gradient:
                 return forward
-            return forward + move(info.bytes, read[1], shared[0], mesh, machine)
+            return forward + move(info.bytes, read[1], shared[1], mesh, machine)
 
         return cost
 
@@ -285,11 +296,7 @@ class CapturedProblem:
             info = self.graph.values[value]
             seconds += [
                 parameter_gradient(
-                    value=info,
-                    axes=axes,
-                    split=c,
-                    mesh=self.mesh,
-                    machine=self.machine,
+                    info, gradient_layout(axes, c), self.mesh, self.machine
                 )
                 for c in self.options[op]
             ]
@@ -321,6 +328,16 @@ class CapturedProblem:
             if self.graph.values[value].source == PARAMETER and value not in self.shared
         ]
 
+    def shared_gradient(self, value: int) -> FloatArray:
+        """Return the seconds of adding up a shared parameter's gradient. [K]"""
+        info = self.graph.values[value]
+        return np.array(
+            [
+                parameter_gradient(info, s[1], self.mesh, self.machine)
+                for s in self.shared[value]
+            ]
+        )
+
     def shared_memory(self, value: int) -> FloatArray:
         """Return the bytes of a shared parameter's homes. [K]"""
         info = self.graph.values[value]
@@ -349,8 +366,8 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
             unique[key] = (seconds, captured.memory(i))
         cost.append(unique[key][0])
         memory.append(unique[key][1])
-    for value, states in captured.shared.items():
-        cost.append(np.zeros(len(states)))
+    for value in captured.shared:
+        cost.append(captured.shared_gradient(value))
         memory.append(captured.shared_memory(value))
     tables: dict[object, tuple[FloatArray, ClassTable]] = {}
     edges = []
@@ -394,29 +411,59 @@ def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:
 
 def captured_parts(captured: CapturedProblem, strategy: Sequence[int]) -> CostParts:
     """Return the seconds of a strategy by what they go to, and bytes a device."""
-    count = len(captured.graph.ops)
-    layout_changes = Moved()
-    gradient = 0.0
+    return total_parts(parts_by_op(captured, strategy))
+
+
+def parts_by_op(
+    captured: CapturedProblem, strategy: Sequence[int]
+) -> tuple[CostParts, ...]:
+    """Return the parts of each operation, which add up to those of the strategy.
+
+    What changes a value's layout counts for the operation that reads it, or for its producer on
+    the way to the node that readers share; a shared parameter, and the sum of its
+    gradient, for its first reader.
+    """
+    graph = captured.graph
+    count = len(graph.ops)
+    compute = [float(captured.compute(i)[strategy[i]]) for i in range(count)]
+    reduction = [float(captured.exchanges(i)[strategy[i]]) for i in range(count)]
+    gradient = [float(captured.gradients(i)[strategy[i]]) for i in range(count)]
+    memory = [float(captured.memory(i)[strategy[i]]) for i in range(count)]
+    resharding = [0.0] * count
     for link in captured.links:
         cost = link.cost(link.sources[strategy[link.u]], link.targets[strategy[link.v]])
+        op = link.v if link.v < count else link.u
         if link.parameter:
-            gradient += cost.total
+            gradient[op] += cost.total
         else:
-            layout_changes = layout_changes + cost
-    shared = list(captured.shared)
-    exchanges = sum(float(captured.exchanges(i)[strategy[i]]) for i in range(count))
-    homes = sum(
-        float(captured.shared_memory(value)[strategy[count + k]])
-        for k, value in enumerate(shared)
+            reduction[op] += cost.reduction
+            resharding[op] += cost.resharding
+    for value in captured.shared:
+        state = strategy[captured.position[value]]
+        first = captured.readers[value][0][0]
+        memory[first] += float(captured.shared_memory(value)[state])
+        gradient[first] += float(captured.shared_gradient(value)[state])
+    columns = zip(compute, reduction, gradient, resharding, memory, strict=True)
+    return tuple(
+        CostParts(
+            compute=row[0],
+            reduction=row[1],
+            gradient=row[2],
+            resharding=row[3],
+            memory=row[4],
+        )
+        for row in columns
     )
+
+
+def total_parts(parts: Sequence[CostParts]) -> CostParts:
+    """Return the sums of all parts."""
     return CostParts(
-        compute=sum(float(captured.compute(i)[strategy[i]]) for i in range(count)),
-        reduction=layout_changes.reduction + exchanges,
-        gradient=gradient
-        + sum(float(captured.gradients(i)[strategy[i]]) for i in range(count)),
-        resharding=layout_changes.resharding,
-        memory=sum(float(captured.memory(i)[strategy[i]]) for i in range(count))
-        + homes,
+        compute=sum(part.compute for part in parts),
+        reduction=sum(part.reduction for part in parts),
+        gradient=sum(part.gradient for part in parts),
+        resharding=sum(part.resharding for part in parts),
+        memory=sum(part.memory for part in parts),
     )
 
 
@@ -435,8 +482,9 @@ def completed(
     for value, states in captured.shared.items():
         node = captured.position[value]
         links = [link for link in captured.links if node in (link.u, link.v)]
+        own = captured.shared_gradient(value)
         costs = [
-            sum(_link_seconds(link, node, k, strategy) for link in links)
+            own[k] + sum(_link_seconds(link, node, k, strategy) for link in links)
             for k in range(len(states))
         ]
         strategy.append(int(np.argmin(costs)))
@@ -477,6 +525,10 @@ def ddp_parts(captured: CapturedProblem) -> CostParts:
     parameters = [v for v in graph.values if v.source == PARAMETER]
     learned = sum(v.bytes for v in parameters if v.gradient)
     reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, learned)
+    if machine.exchange is not None and not machine.exchange.cluster.sender_busy.any():
+        backward = compute * (BACKWARD - 1.0) / BACKWARD
+        hidden = min(reduced, backward)
+        reduced = exposed_seconds(reduced, hidden, replicas_share())
     memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
     return CostParts(
         compute=compute, reduction=0.0, gradient=reduced, resharding=0.0, memory=memory

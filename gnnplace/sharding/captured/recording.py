@@ -278,7 +278,10 @@ def _fake_tensors(step: StepModule) -> _Stand:
     fakes = [
         t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)
     ]
-    mode = fakes[0].fake_mode if fakes else make_fake_mode()
+    if fakes:
+        mode = fakes[0].fake_mode
+    else:
+        mode = make_fake_mode()
     devices = {n: t.device for n, t in tensors.items()}
 
     def fake(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -324,7 +327,10 @@ def _recorded(
     )
     attributes = Attributes(step)
     for key, tensor in stand.state.items():
-        source = PARAMETER if key in parameters else BUFFER
+        if key in parameters:
+            source = PARAMETER
+        else:
+            source = BUFFER
         recorder.enter(tensor, source, key.removeprefix(PREFIX))
     for position, tensor in enumerate(stand.inputs):
         recorder.enter(tensor, INPUT, str(position))
@@ -564,11 +570,9 @@ class _Recorder(TorchFunctionMode):
 
     def _ref(self, leaf: object) -> object:
         """Return a reference to the value of a tensor; anything else as it is."""
-        return (
-            CallRef(self.values_of[id(leaf)])
-            if isinstance(leaf, torch.Tensor)
-            else leaf
-        )
+        if isinstance(leaf, torch.Tensor):
+            return CallRef(self.values_of[id(leaf)])
+        return leaf
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
         """Return the value of a tensor that a call reads; a tensor from outside becomes a constant.
@@ -602,10 +606,15 @@ class _Recorder(TorchFunctionMode):
         path, leaf = self.stack[-1] if self.stack else ("", False)
         plain = function_name(func)
         alone = leaf and path and plain not in ASIDE
-        base = path if alone else f"{path}.{plain}".lstrip(".")
+        if alone:
+            base = path
+        else:
+            base = f"{path}.{plain}".lstrip(".")
         count = self._names.get(base, 0)
         self._names[base] = count + 1
-        return base if count == 0 else f"{base}#{count + 1}"
+        if count == 0:
+            return base
+        return f"{base}#{count + 1}"
 
     def graph(self, name: str, output: object) -> tuple[CallGraph, list[int]]:
         """Return the recorded calls that something needs, and their positions among all calls."""
@@ -684,7 +693,10 @@ def running_statistics(
     if kind not in NORMS:
         return []
     position, name, default = NORMS[kind]
-    trains = args[position] if len(args) > position else kwargs.get(name, default)
+    if len(args) > position:
+        trains = args[position]
+    else:
+        trains = kwargs.get(name, default)
     if not trains:
         return []
     named = [kwargs.get("running_mean"), kwargs.get("running_var")]

@@ -145,7 +145,9 @@ def flatten_leaves(tree: object, values: Mapping[int, int]) -> tuple[list[Any], 
             and id(leaf) in values
         ):
             return Handed(values[id(leaf)], Geometry.of(leaf))
-        return (type(leaf), leaf) if isinstance(leaf, DATA) else object()
+        if isinstance(leaf, DATA):
+            return (type(leaf), leaf)
+        return object()
 
     leaves, structure = pytree.tree_flatten(tree)
     return [normalized(leaf) for leaf in leaves], structure
@@ -264,7 +266,9 @@ class _VisitForm:
         returned = {leaf.value for leaf in visit.results if isinstance(leaf, Handed)}
         results = [v for call in graph.calls[first:last] for v in call.results]
         closed = all(v in returned for v in results if last_read.get(v, -1) >= last)
-        return self if first < last and closed and self._follows() else None
+        if first < last and closed and self._follows():
+            return self
+        return None
 
     def _follows(self) -> bool:
         """Describe the visit's calls; return whether all that they read and return is named."""
@@ -318,7 +322,9 @@ class _VisitForm:
             return [(k, self._normalized(x)) for k, x in value.items()]
         if isinstance(value, slice):
             return [self._normalized(x) for x in (value.start, value.stop, value.step)]
-        return (type(value), value) if isinstance(value, DATA) else (id(value), value)
+        if isinstance(value, DATA):
+            return (type(value), value)
+        return (id(value), value)
 
     def layer(self, path: str, like: tuple[int, int]) -> OmittedLayer:
         """Return the layer as one that is left out."""

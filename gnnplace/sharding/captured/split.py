@@ -11,25 +11,24 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.sharding import (
-    ShardingProblem,
-    ShardingResult,
-    best_strategy,
-    cheapest_within,
-    warm,
-    warm_frontier,
-)
-from gnnplace.sharding.captured.costs import MeshMachine, made_bytes
+from gnnplace.sharding import ShardingProblem, ShardingResult, fastest_split
+from gnnplace.sharding.captured.costs import CostParts, MeshMachine, made_bytes
 from gnnplace.sharding.captured.graph import split_graph
-from gnnplace.sharding.captured.layout import Configuration, Mesh, SplitGraph
+from gnnplace.sharding.captured.layout import (
+    PARAMETER,
+    Configuration,
+    Layout,
+    Mesh,
+    SplitGraph,
+)
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
-    captured_parts,
     captured_tables,
     ddp_parts,
+    parts_by_op,
+    total_parts,
 )
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.sharding.costs import CostParts
 from gnnplace.tracing import CallGraph, Rule, StepModule, rules_of
 
 
@@ -100,6 +99,25 @@ class LayerWords(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class LayerTables:
+    """The cost tables of a captured model on a mesh.
+
+    Attributes:
+        layers: the model's calls and their rules.
+        captured: what every configuration of a call costs.
+        problem: the same as tables.
+    """
+
+    layers: LayerGraph
+    captured: CapturedProblem
+    problem: ShardingProblem
+
+    def split(self, result: ShardingResult) -> LayerSplit:
+        """Return the strategy that a search of the tables found."""
+        return LayerSplit(self.layers, self.captured, self.problem, result)
+
+
+@dataclass(frozen=True, eq=False)
 class LayerSplit:
     """A strategy, and the tables that it is the best of.
 
@@ -127,9 +145,26 @@ class LayerSplit:
         return tuple(configurations[index] for configurations, index in pairs)
 
     @cached_property
+    def homes(self) -> dict[str, Layout]:
+        """The layouts of the parameters that several calls read, by name."""
+        captured, strategy = self.captured, self.result.configuration
+        return {
+            captured.graph.values[value].name: states[
+                strategy[captured.position[value]]
+            ][0]
+            for value, states in captured.shared.items()
+            if captured.graph.values[value].source == PARAMETER
+        }
+
+    @cached_property
     def predicted(self) -> CostParts:
         """Predicted seconds and bytes of a training step."""
-        return captured_parts(self.captured, self.result.configuration)
+        return total_parts(self.by_layer)
+
+    @cached_property
+    def by_layer(self) -> tuple[CostParts, ...]:
+        """The same of each call, in the order in which they run."""
+        return parts_by_op(self.captured, self.result.configuration)
 
     @cached_property
     def data_parallel(self) -> CostParts:
@@ -174,6 +209,23 @@ class LayerSplit:
         ]
 
 
+def layer_tables(
+    layers: LayerGraph, mesh: Mesh, machine: MeshMachine, seconds: Sequence[float] = ()
+) -> LayerTables:
+    """Return what every split of a captured model's layers costs.
+
+    Args:
+        layers: the model's calls and their rules.
+        mesh: sizes of the mesh's dimensions.
+        machine: speeds of a device and of its link.
+        seconds: measured seconds of each whole call, forward and backward.
+    """
+    captured = CapturedProblem(
+        graph=layers.operations, mesh=mesh, machine=machine, seconds=tuple(seconds)
+    )
+    return LayerTables(layers, captured, captured_tables(captured))
+
+
 def split_layers(
     layers: LayerGraph,
     mesh: Mesh,
@@ -182,7 +234,7 @@ def split_layers(
     memory_limit: float | None = None,
     seconds: Sequence[float] = (),
 ) -> LayerSplit:
-    """Return the best split of a captured model's layers.
+    """Return the best split of a captured model's layers; arguments as of `layer_tables`.
 
     Args:
         layers: the model's calls and their rules.
@@ -194,17 +246,5 @@ def split_layers(
     Raises:
         InfeasibleError: nothing fits the memory.
     """
-    captured = CapturedProblem(
-        graph=layers.operations,
-        mesh=mesh,
-        machine=machine,
-        seconds=tuple(seconds),
-    )
-    problem = captured_tables(captured)
-    warm() if memory_limit is None else warm_frontier()
-    result = (
-        best_strategy(problem)
-        if memory_limit is None
-        else cheapest_within(problem, memory_limit)
-    )
-    return LayerSplit(layers=layers, captured=captured, problem=problem, result=result)
+    tables = layer_tables(layers, mesh, machine, seconds)
+    return tables.split(fastest_split(tables.problem, memory_limit))

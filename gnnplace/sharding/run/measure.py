@@ -142,7 +142,10 @@ def layer_seconds(layers: LayerGraph, mesh: DeviceMesh) -> tuple[float, ...]:
     ]
     with_gradient = sum(t for t, flow in zip(forward, flows, strict=True) if flow)
     backward = max(0.0, step_seconds - sum(forward))
-    factor = 1.0 + backward / with_gradient if with_gradient else 1.0
+    if with_gradient:
+        factor = 1.0 + backward / with_gradient
+    else:
+        factor = 1.0
     return tuple(
         t * factor if flow else t for t, flow in zip(forward, flows, strict=True)
     )

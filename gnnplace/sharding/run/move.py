@@ -71,9 +71,14 @@ def _placement(place: Place) -> Placement:
 def redistribute(
     local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
 ) -> torch.Tensor:
-    """Return a device's part of a tensor in another layout; no gradient flows."""
+    """Return a device's part of a tensor in another layout; no gradient flows.
+
+    What becomes a sum is on the first device of a mesh dimension, and zero on the others.
+    """
     if before == after:
         return local
+    if PARTIAL in after:
+        return _as_summand(local, mesh, before, after)
     with torch.no_grad():
         if is_plain(before, after):
             return change_layout(local, mesh, before, after)
@@ -90,6 +95,23 @@ def redistribute(
         return tensor.redistribute(mesh, dtensor_placements(after)).to_local()
 
 
+def _as_summand(
+    local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
+) -> torch.Tensor:
+    """Return a device's summand; along dimensions that become a sum, the first one has it all."""
+    pairs = list(zip(before, after, strict=True))
+    made = [dim for dim, (a, b) in enumerate(pairs) if b == PARTIAL != a]
+    # What is a sum already stays one: it is no part of the change of the other dimensions.
+    steps = [
+        (REPLICATED, REPLICATED) if a == b == PARTIAL else (a, b) for a, b in pairs
+    ]
+    whole = tuple(REPLICATED if b == PARTIAL else b for _, b in steps)
+    tensor = redistribute(local, mesh, tuple(a for a, _ in steps), whole)
+    if any(mesh.get_local_rank(dim) for dim in made):
+        return torch.zeros_like(tensor)
+    return tensor
+
+
 class _Move(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -99,8 +121,9 @@ class _Move(torch.autograd.Function):
         before: Layout,
         after: Layout,
         gradient: Layout,
+        back: Layout,
     ) -> torch.Tensor:
-        ctx.back = (mesh, gradient, settled(before))
+        ctx.back = (mesh, gradient, back)
         result = redistribute(local, mesh, before, after)
         shares_storage = (
             result.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
@@ -111,7 +134,7 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return redistribute(given.contiguous(), *ctx.back), None, None, None, None
+        return redistribute(given.contiguous(), *ctx.back), *(None,) * 5
 
 
 def move_shard(
@@ -120,6 +143,7 @@ def move_shard(
     before: Layout,
     after: Layout,
     gradient: Layout,
+    back: Layout | None = None,
 ) -> torch.Tensor:
     """Return a device's part in another layout; its gradient goes the way back.
 
@@ -129,19 +153,20 @@ def move_shard(
         before: The layout that this is a part of.
         after: The layout that it goes into.
         gradient: The layout in which the gradient comes back.
+        back: The layout that it is brought into; None: that of the part, with its sums made.
     """
-    if before == after and (not local.requires_grad or gradient == settled(before)):
+    back = settled(before) if back is None else back
+    if before == after and (not local.requires_grad or gradient == back):
         return local
     if not local.requires_grad:
         return redistribute(local, mesh, before, after)
     if before == after:
         alias = local.view_as(local)
-        back = settled(before)
         alias.register_hook(
             lambda g: redistribute(g.contiguous(), mesh, gradient, back)
         )
         return alias
-    return _Move.apply(local, mesh, before, after, gradient)  # type: ignore[no-untyped-call]
+    return _Move.apply(local, mesh, before, after, gradient, back)  # type: ignore[no-untyped-call]
 
 
 @dataclass(eq=False)

@@ -139,7 +139,10 @@ class _Elimination:
         # A[outer, node] is the sum of all tables but the pair, B[node, partner] the pair.
         self._check_size([counts[k] for k in (*outer, node)])
         a = _sum([*cells[:split], *cells[split + 1 :]], (*outer, node), counts)
-        b = pair_cost if pair[0] == node else pair_cost.T
+        if pair[0] == node:
+            b = pair_cost
+        else:
+            b = pair_cost.T
         product = min_plus(a.reshape(-1, counts[node]), np.ascontiguousarray(b))
 
         made_scope = (*outer, partner)

@@ -89,7 +89,10 @@ def pareto_frontier(
         return Frontier((best,), 0.0, best.seconds)
     begin = time.perf_counter()
     factors = factors_of(problem)
-    limit = np.inf if memory_limit is None else memory_limit * (1 + 1e-12)
+    if memory_limit is None:
+        limit = np.inf
+    else:
+        limit = memory_limit * (1 + 1e-12)
     supported = supported_points(
         problem, factors, lambda fast, small: small.memory <= limit
     )

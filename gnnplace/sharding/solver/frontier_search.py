@@ -89,11 +89,15 @@ def search(
     for error, work in [(epsilon, FIRST_WORK), *coarse_stages, (epsilon, WORK)]:
         gaps = _merged(corners(points))
         regions = _regions(gaps, weights)
-        bounded = _bounded(supported, factors, gaps) if gaps else None
+        if gaps:
+            bounded = _bounded(supported, factors, gaps)
+        else:
+            bounded = None
         try:
-            pruned = (
-                None if bounded is None else _pruned(steps, bounded, weights, regions)
-            )
+            if bounded is None:
+                pruned = None
+            else:
+                pruned = _pruned(steps, bounded, weights, regions)
             if pruned is None:
                 return points, 0.0
             factors = pruned
@@ -173,7 +177,9 @@ def _bounded(
         for w, bounds in enumerate(supported.bounds):
             alive &= bounds[node][configurations][:, None] <= regions[None, :, w]
         masks.append(np.asarray(alive.any(axis=1)))
-    return factors.restrict(masks) if all(mask.any() for mask in masks) else None
+    if all(mask.any() for mask in masks):
+        return factors.restrict(masks)
+    return None
 
 
 def _pruned(
@@ -315,7 +321,10 @@ class _PointsRun:
         """Return which cell of each child belongs to each cell of the sum. [children, rows, K]"""
         sizes = self.factors.sizes
         start = 0
-        columns = 1 if step.node is None else sizes[step.node]
+        if step.node is None:
+            columns = 1
+        else:
+            columns = sizes[step.node]
         cells = np.zeros((len(step.children), rows, columns), np.int64)
         for k, child in enumerate(step.children):
             scope = self.steps[child].scope

@@ -134,7 +134,9 @@ def _push(
         return n
     if n > 0 and t <= time[n - 1] + slack[0]:
         n -= 1  # As fast, and smaller.
-    time[n], memory[n], origin[n] = t, m, o
+    time[n] = t
+    memory[n] = m
+    origin[n] = o
     return n + 1
 
 
@@ -324,9 +326,10 @@ def _gathered(
                     continue
                 hint = region
             current, spare = _with_room(current, spare, n + high - low)
-            lists = (
-                (children.time, children.memory) if children.cell.shape[0] > 0 else zero
-            )
+            if children.cell.shape[0] > 0:
+                lists = (children.time, children.memory)
+            else:
+                lists = zero
             added = AddedPoints(lists[0], lists[1], low, high, shift, origin)
             count = _merge(current, n, added, spare, limits.slack)
             work += n + high - low

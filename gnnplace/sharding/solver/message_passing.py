@@ -177,7 +177,8 @@ def _collect(
     """Write a node's costs plus all messages to it; return the number of its earlier and later
     neighbours.
     """
-    earlier = later = 0
+    earlier = 0
+    later = 0
     for k in range(len(total)):
         total[k] = flat.unary[flat.start[unit] + k]
     for p in range(flat.first[unit], flat.first[unit + 1]):
@@ -297,4 +298,5 @@ def improve(flat: Flat, strategy: LongArray) -> None:
                 _add_chosen(flat, e, 0 if flat.ends[e, 0] == u else 1, strategy, total)
             best = int(total.argmin())
             if total[best] < total[strategy[u]] - 1e-12 * abs(total[strategy[u]]):
-                strategy[u], changed = best, True
+                strategy[u] = best
+                changed = True

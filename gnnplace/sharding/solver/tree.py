@@ -56,7 +56,9 @@ class Step:
     @property
     def axes(self) -> Scope:
         """Nodes of the sum: the scope, then the node."""
-        return self.scope if self.node is None else (*self.scope, self.node)
+        if self.node is None:
+            return self.scope
+        return (*self.scope, self.node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +152,10 @@ def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray
     pairs: dict[tuple[int, int], FloatArray] = {}
     for edge in problem.edges:
         key = (min(edge.u, edge.v), max(edge.u, edge.v))
-        cost = edge.cost if edge.u < edge.v else edge.cost.T
+        if edge.u < edge.v:
+            cost = edge.cost
+        else:
+            cost = edge.cost.T
         pairs[key] = pairs[key] + cost if key in pairs else cost
     return pairs
 

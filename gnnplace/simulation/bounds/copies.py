@@ -102,7 +102,9 @@ def _groups(problem: Problem) -> LongArray:
         ]
     )
     share = of * problem.microbatches + problem.microbatch
-    return of if len(np.unique(share)) == len(of) else np.arange(len(of))
+    if len(np.unique(share)) == len(of):
+        return of
+    return np.arange(len(of))
 
 
 def _copies(problem: Problem, of: LongArray) -> Copies | None:
@@ -166,7 +168,10 @@ def starts(
     near, far = (
         (copies.source, copies.target) if reverse else (copies.target, copies.source)
     )
-    order = copies.order[::-1].copy() if reverse else copies.order
+    if reverse:
+        order = copies.order[::-1].copy()
+    else:
+        order = copies.order
     by_near = np.argsort(near, kind="stable")
     slack = copies.count[near] - copies.matched
     offset = offsets(near, len(copies.first))

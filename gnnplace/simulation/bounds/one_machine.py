@@ -90,7 +90,10 @@ def on_one_machine(
                     num_waiting += 1
                     next_job += 1
                 i = waiting[0]
-                until = head[job[low + next_job]] if next_job < count else np.inf
+                if next_job < count:
+                    until = head[job[low + next_job]]
+                else:
+                    until = np.inf
                 if clock + remaining[i] <= until:
                     clock += remaining[i]
                     bound = max(bound, clock + tail[i])

@@ -47,7 +47,8 @@ from gnnplace.graph import (
 from gnnplace.simulation.bounds.copies import offsets
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
-MOST_KEPT, MOST_SEEN = 48, 400
+MOST_KEPT = 48
+MOST_SEEN = 400
 
 
 class Inputs(NamedTuple):
@@ -234,8 +235,12 @@ def _keep(seen: Seen, kept: int, head: float, work: float) -> float:
     while at > 0 and seen.head[at - 1] <= head:
         seen.head[at], seen.end[at] = seen.head[at - 1], seen.end[at - 1] + work
         at -= 1
-    later = seen.end[at - 1] - seen.head[at - 1] if at > 0 else 0.0
-    seen.head[at], seen.end[at] = head, head + work + later
+    if at > 0:
+        later = seen.end[at - 1] - seen.head[at - 1]
+    else:
+        later = 0.0
+    seen.head[at] = head
+    seen.end[at] = head + work + later
     end = 0.0
     for i in range(kept + 1):
         end = max(end, seen.end[i])
@@ -257,7 +262,10 @@ def _see(
         if of < 0 or pushes >= MOST_SEEN or seen.included[y] == turn:
             continue
         if seen.turn[y] != turn:
-            seen.turn[y], seen.rank[y], seen.near[y], seen.far[y] = turn, of, 0.0, -1.0
+            seen.turn[y] = turn
+            seen.rank[y] = of
+            seen.near[y] = 0.0
+            seen.far[y] = -1.0
         seen.rank[y] = min(seen.rank[y], of)
         far = _far(inputs, seen, x, z, y, e, of)
         if z != x:

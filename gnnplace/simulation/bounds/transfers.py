@@ -23,12 +23,17 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
-ROUNDS, FEW_ROUNDS, ONE_ROUND, JOININGS = 7, 4, 1, 3
+ROUNDS = 7
+FEW_ROUNDS = 4
+ONE_ROUND = 1
+JOININGS = 3
 LARGE, HUGE = (
     6_000,
     200_000,
 )  # Groups of copies above which few rounds, or one, are played.
-ALMOST, CLOSE, FAR = 1.0 - 1e-9, 1.002, 8.0
+ALMOST = 1.0 - 1e-9
+CLOSE = 1.002
+FAR = 8.0
 
 
 def with_transfers(relaxation: Relaxation, least: float) -> float:
@@ -57,7 +62,9 @@ def with_transfers(relaxation: Relaxation, least: float) -> float:
 def _rounds(groups: int) -> int:
     if groups <= LARGE:
         return ROUNDS
-    return FEW_ROUNDS if groups <= HUGE else ONE_ROUND
+    if groups <= HUGE:
+        return FEW_ROUNDS
+    return ONE_ROUND
 
 
 def shaved(relaxation: Relaxation, limit: float) -> float:
@@ -85,9 +92,9 @@ def shaved(relaxation: Relaxation, limit: float) -> float:
         longest = float(current.part_columns.min(axis=1).max())
         if longest >= limit:
             return min(shortest, longest)
-    return (
-        0.0 if current is relaxation else min(shortest, max(current.bounds().values()))
-    )
+    if current is relaxation:
+        return 0.0
+    return min(shortest, max(current.bounds().values()))
 
 
 def through(relaxation: Relaxation) -> FloatArray:

@@ -48,7 +48,8 @@ class Builder:
         examples: tuple[torch.Tensor, ...],
     ) -> None:
         self._traced = traced
-        self._sources, self._examples = sources, examples
+        self._sources = sources
+        self._examples = examples
         self._inputs: dict[str, ProgramInput] = {}
         self._initial: dict[str, torch.Tensor] = {}
         self._owner: dict[int, str] = {}
@@ -178,7 +179,8 @@ class Builder:
         total = gradients[0]
         source = self._inputs[parameter].source
         for i, gradient in enumerate(gradients[1:]):
-            name, args = f"tied.{source}.{i}", (Ref(total), Ref(gradient))
+            name = f"tied.{source}.{i}"
+            args = (Ref(total), Ref(gradient))
             target = torch.ops.aten.add.Tensor
             self._ops.append(ProgramOp(name, target, args, {}, (name,), BACKWARD, None))
             self._values[name] = self._values[total]
@@ -207,12 +209,16 @@ class Builder:
         gradients = [Ref(name) for name in self._gradients[parameter]]
         state = [Ref(name) for name in names]
         args = (Ref(parameter), gradients, *state, *method.constants)
-        name, module = f"update.{source}", source.rpartition(".")[0] or None
+        name = f"update.{source}"
+        module = source.rpartition(".")[0] or None
         self._ops.append(ProgramOp(name, method.update, args, {}, (), UPDATE, module))
 
     def program(self, name: str, *, fake: bool, forward_only: bool) -> Program:
         """Return the program, without dead code and with the order of in-place changes."""
-        losses = [] if forward_only else self._outputs[:1]
+        if forward_only:
+            losses = []
+        else:
+            losses = self._outputs[:1]
         gradients = {self._inputs[p].source: g[0] for p, g in self._gradients.items()}
         # What leads neither to the loss or an output nor to a gradient is dead.
         needed = {*(losses or self._outputs), *gradients.values()}

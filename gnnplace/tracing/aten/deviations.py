@@ -61,7 +61,10 @@ def _random(ops: Iterable[ProgramOp]) -> Iterator[str]:
     """Yield a line about random numbers."""
     drawing = [op for op in ops if op.target is operations.seeded]
     if drawing:
-        count = "1 random op" if len(drawing) == 1 else f"{len(drawing)} random ops"
+        if len(drawing) == 1:
+            count = "1 random op"
+        else:
+            count = f"{len(drawing)} random ops"
         yield (
             f"{count} ({drawing[0].name}{', ...' if len(drawing) > 1 else ''}) of the step: seeds "
             "are made of names and the step's number, so that all placements draw the same; eager "
@@ -135,7 +138,10 @@ def check_layouts(step: StepModule) -> None:
         if isinstance(tensor, torch.Tensor) and (
             tensor.layout != torch.strided or tensor.is_quantized
         ):
-            kind = "quantized" if tensor.is_quantized else str(tensor.layout)
+            if tensor.is_quantized:
+                kind = "quantized"
+            else:
+                kind = str(tensor.layout)
             raise CaptureError(
                 f"{label} is no dense tensor ({kind}), and a recorded step keeps dense ones alone; "
                 "make it dense (.to_dense(), .dequantize()), or compute with indices and values"

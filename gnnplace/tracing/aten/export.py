@@ -179,11 +179,9 @@ def _trace(
         if traceable.attributes.changed:
             _check_state(traced, traceable, inputs, mode)
     check_memory(traced)
-    return (
-        traced
-        if cutter is None
-        else _cut(step, inputs, traced, cutter, traceable.custom_gradients)
-    )
+    if cutter is None:
+        return traced
+    return _cut(step, inputs, traced, cutter, traceable.custom_gradients)
 
 
 def _cut(
@@ -412,7 +410,9 @@ def _check_state(
 
 def _gradient(slot: Slot) -> str:
     """Return the parameter whose gradient an output is; empty of any other output."""
-    return slot.name if slot.kind == "gradient" else ""
+    if slot.kind == "gradient":
+        return slot.name
+    return ""
 
 
 def _composite_decompositions() -> dict[Any, Any]:

@@ -23,12 +23,18 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.function import FunctionCtx
 from torch.fx import traceback
 from torch.utils import checkpoint
 
 from gnnplace import torch_names
 from gnnplace.foreign import patch_private, read_private
-from gnnplace.torch_names import REGION, is_random_state_kept, tree_map_only
+from gnnplace.torch_names import (
+    REGION,
+    FunctionContext,
+    is_random_state_kept,
+    tree_map_only,
+)
 from gnnplace.tracing.program import BACKWARD, ProgramOp
 
 KEY = "ac_graph_id"
@@ -72,7 +78,7 @@ class _Reentrant:
     """The stand-in for `torch.utils.checkpoint.CheckpointFunction`."""
 
     @staticmethod
-    def apply(function: Callable[..., Any], preserve: bool, *args: object) -> Any:
+    def apply(function: Callable[..., Any], preserve: bool, *args: object) -> object:
         """Run the function as a region, or without gradients where no input needs one."""
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             with torch.no_grad():
@@ -96,13 +102,13 @@ class _Always(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
         """Return the same tensor."""
         ctx.save_for_backward(x)
         return torch.ops.aten.alias.default(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: FunctionContext, grad: torch.Tensor) -> torch.Tensor:
         """Return the same gradient."""
         assert ctx.saved_tensors
         return grad
@@ -117,13 +123,14 @@ def _marked(
 
     def generator(
         function: Callable[..., Any], *arguments: object, **options: object
-    ) -> Any:
+    ) -> Iterator[None]:
         preserve = is_random_state_kept((function, *arguments), options)
         outer = region_of(traceback.current_meta)
-        index, runs = counts.get(outer, 0), 0
+        index = counts.get(outer, 0)
+        runs = 0
         counts[outer] = index + 1
 
-        def run_again(*args: object, **keywords: object) -> Any:
+        def run_again(*args: object, **keywords: object) -> object:
             nonlocal runs
             runs += 1
             second_runs.append((*outer, (index, runs, preserve)))

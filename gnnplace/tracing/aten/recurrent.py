@@ -63,7 +63,10 @@ def _run_layers(
         weights, state, backward_weights, backward_state = (
             decompositions.params_hiddens(params, hidden, i, bidirectional)
         )
-        initial_states = [state, backward_state] if bidirectional else [state]
+        if bidirectional:
+            initial_states = [state, backward_state]
+        else:
+            initial_states = [state]
         outputs = [layer_fn(x, state, weights, has_biases)]
         if bidirectional:
             outputs.append(
@@ -71,7 +74,10 @@ def _run_layers(
             )
         for (_, final_state), initial in zip(outputs, initial_states, strict=True):
             final_states.append(_with_shape_of(final_state, initial))
-        x = torch.cat([y for y, _ in outputs], -1) if bidirectional else outputs[0][0]
+        if bidirectional:
+            x = torch.cat([y for y, _ in outputs], -1)
+        else:
+            x = outputs[0][0]
         if train and dropout and i < num_layers - 1:
             x = torch.dropout(x, dropout, train=True)
     return (x.transpose(0, 1) if batch_first else x), final_states

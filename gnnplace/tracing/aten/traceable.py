@@ -119,7 +119,7 @@ class TraceableStep(nn.Module):
         ]
         return max(positions, default=-1)
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the loss, then the new value of each rebound buffer."""
         with self.attributes.restored(), self._tied():
             for place, hooks in self._hooks:

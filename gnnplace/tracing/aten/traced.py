@@ -77,7 +77,10 @@ def signature(traced: Traced, *, by_numbers: bool = False) -> list[Any]:
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             slot = traced.inputs[node.name]
-            tensor = traced.tensors.get(slot.name) if slot.kind == "constant" else None
+            if slot.kind == "constant":
+                tensor = traced.tensors.get(slot.name)
+            else:
+                tensor = None
             node_keys[node] = constant(slot.kind, slot.name, tensor)
         elif node.op == "call_function":
             if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -182,14 +185,18 @@ def inference(exported: torch.export.ExportedProgram) -> Traced:
     for spec in exported.graph_signature.input_specs:
         name = spec.target or ""
         if spec.kind == InputKind.USER_INPUT:
-            name, position = str(position), position + 1
+            name = str(position)
+            position = position + 1
         slots[spec.arg.name] = Slot(_INPUTS[spec.kind], name)
     nodes = {node.name: node for node in exported.graph.nodes}
     outputs = []
     for out in exported.graph_signature.output_specs:
         if out.arg is not None and getattr(out.arg, "name", None) in nodes:
             changed = out.kind == OutputKind.BUFFER_MUTATION
-            slot = Slot("buffer", out.target or "") if changed else Slot("output", "")
+            if changed:
+                slot = Slot("buffer", out.target or "")
+            else:
+                slot = Slot("output", "")
             outputs.append((slot, nodes[out.arg.name]))
     tensors = {**exported.state_dict, **exported.constants}
     return Traced(exported.graph, slots, tuple(outputs), tensors)

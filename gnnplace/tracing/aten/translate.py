@@ -85,18 +85,15 @@ class Translator:
 
     def _op(self, node: fx.Node, target: OpOverload) -> ProgramOp:
         """Return the op of a node, with its function where ATen's own will not do."""
-        args, kwargs = (
-            self._argument(node.args, node),
-            self._argument(node.kwargs, node),
-        )
+        args: tuple[Any, ...] = tuple(self._argument(item, node) for item in node.args)
+        kwargs = {key: self._argument(item, node) for key, item in node.kwargs.items()}
         function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node.args, node.kwargs):
-            function, args = (
-                operations.seeded,
-                (self._draws.name(node), str(target), *args),
-            )
+            function = operations.seeded
+            args = (self._draws.name(node), str(target), *args)
         elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:
-            function, args = operations.only, (str(target), *args)
+            function = operations.only
+            args = (str(target), *args)
         return ProgramOp(
             name=node.name,
             target=function,
@@ -109,7 +106,7 @@ class Translator:
             beside=not stack_of(node),
         )
 
-    def _argument(self, value: object, reader: fx.Node) -> Any:
+    def _argument(self, value: object, reader: fx.Node) -> object:
         """Return an argument with `Ref`s in the place of nodes.
 
         Args:
@@ -190,7 +187,9 @@ def _no_tensor(node: fx.Node) -> str:
 
 def phase_of(node: fx.Node) -> str:
     """Return the phase of a node as autograd tagged it."""
-    return BACKWARD if node.meta.get("partitioner_tag") == "is_backward" else FORWARD
+    if node.meta.get("partitioner_tag") == "is_backward":
+        return BACKWARD
+    return FORWARD
 
 
 def module_of(node: fx.Node) -> str | None:

@@ -155,7 +155,10 @@ class _Follower:
         mode: _Mode,
         outer: _Follower | None = None,
     ) -> None:
-        self.share, self.whole, self.count, self.mode = share, whole, count, mode
+        self.share = share
+        self.whole = whole
+        self.count = count
+        self.mode = mode
         self.states: dict[fx.Node, States] = {}
         self.base: dict[fx.Node, fx.Node] = {}
         self.changed = changed_attributes(share.graph)
@@ -184,7 +187,8 @@ class _Follower:
 
     def _find_difference(self) -> State | None:
         """Return where the graphs of the share and of the whole batch differ; None if nowhere."""
-        nodes, twins = list(self.share.graph.nodes), list(self.whole.graph.nodes)
+        nodes = list(self.share.graph.nodes)
+        twins = list(self.whole.graph.nodes)
         culprit = next(
             (a for a, b in zip(nodes, twins, strict=False) if not alike(a, b)), None
         )
@@ -283,7 +287,8 @@ class _Follower:
 
     def _inside(self, node: fx.Node, twin: fx.Node) -> States:
         """Return states of an op that calls another graph, as `torch.no_grad` and `autocast` do."""
-        share, full = called_graph(self.share, node), called_graph(self.whole, twin)
+        share = called_graph(self.share, node)
+        full = called_graph(self.whole, twin)
         if share is None or full is None or op_name(node.target) not in CALLS:
             return State(UNKNOWN, culprit=node, why=UNRULED)
         nested = _Follower(share, full, self.count, self.mode, self)
@@ -341,9 +346,9 @@ class _Follower:
         )
         if not any(state.is_failure for state in states):
             self.result.assumed.append(op.node)
-        return (
-            states if isinstance(op.node.meta.get("val"), list | tuple) else states[0]
-        )
+        if isinstance(op.node.meta.get("val"), list | tuple):
+            return states
+        return states[0]
 
     def _by_rule(self, op: Op) -> States:
         """Return the state that a rule gives.
@@ -403,7 +408,8 @@ class _Follower:
 
     def _is_count(self, node: fx.Node) -> bool:
         """Return whether a number is a sum over the examples that inputs alone make."""
-        state, maker = self.states[node], node
+        state = self.states[node]
+        maker = node
         if (
             not isinstance(state, State)
             or state.kind != SUM
@@ -428,7 +434,10 @@ class _Follower:
         Raises:
             UndecidedError: the shapes do not agree with it.
         """
-        states = state if isinstance(state, tuple) else (state,) * len(op.shapes)
+        if isinstance(state, tuple):
+            states = state
+        else:
+            states = (state,) * len(op.shapes)
         for result_state, (share, full) in zip(states, op.shapes, strict=False):
             if (
                 not result_state.is_failure

@@ -23,7 +23,8 @@ from gnnplace.tracing.batch.state import Op, shape_of
 
 ATEN = torch.ops.aten
 COUNTED = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
-MEAN, TOTAL = 1, 2
+MEAN = 1
+TOTAL = 2
 _META = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 
@@ -93,7 +94,9 @@ def changes(user: fx.Node, node: fx.Node) -> bool:
     return is_view and any(changes(view_user, user) for view_user in user.users)
 
 
-def insert(graph: fx.Graph, before: fx.Node, target: Any, *args: Any) -> fx.Node:
+def insert(
+    graph: fx.Graph, before: fx.Node, target: Any, *args: fx.node.Argument
+) -> fx.Node:
     """Put an op before a node, as if that node's line had called it."""
     with graph.inserting_before(before):
         node = graph.call_function(target, args)
@@ -128,7 +131,8 @@ def _is_counted(node: fx.Node) -> bool:
 def _write_out(graph: fx.Graph, node: fx.Node) -> None:
     """Rewrite a mean as a sum over the count or the weights of targets."""
     arguments = Op(node, node, {}, 1).args
-    target, weight = arguments["target"], arguments["weight"]
+    target = arguments["target"]
+    weight = arguments["weight"]
     is_counted = insert(graph, node, ATEN.ne.Scalar, target, arguments["ignore_index"])
     weights = is_counted
     if isinstance(weight, fx.Node):

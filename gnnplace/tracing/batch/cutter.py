@@ -77,12 +77,16 @@ class Cutter:
         name: str,
         bare: bool = False,
     ) -> None:
-        self._step, self._accept, self._name, self._bare = step, accept, name, bare
+        self._step = step
+        self._accept = accept
+        self._name = name
+        self._bare = bare
         axes = tuple(batch_axes(share.inputs(), step.inputs()))
         self.batch = CutBatch(count, axes, whole=step)
         if not self._is_fake:
             self.batch = replace(self.batch, shares=self.batch.cut(step.inputs()))
-        self._uncut, self.repaired = self.batch, False
+        self._uncut = self.batch
+        self.repaired = False
         self._tried: Callable[[], str | None] | None = None
 
     @property
@@ -112,12 +116,15 @@ class Cutter:
         Raises:
             OtherLossError: the loss of the whole batch is not that of its shares.
         """
-        self.batch, self.repaired = self._uncut, False
+        self.batch = self._uncut
+        self.repaired = False
         with user_functions() as uncut:
-            share, full = _module(exported), _module(export(self._step))
-        self._tried = (
-            partial(find_mixing, uncut, called, self.batch.count) if called else None
-        )
+            share = _module(exported)
+            full = _module(export(self._step))
+        if called:
+            self._tried = partial(find_mixing, uncut, called, self.batch.count)
+        else:
+            self._tried = None
         write_out_counts(full)
         flow = self._followed(share, full)
         loss = flow.loss
@@ -125,7 +132,8 @@ class Cutter:
             # Take it that ops without a rule keep examples apart; the numbers decide below.
             share = _module(exported)
             flow = self._followed(share, full, assume=True)
-            loss = flow.loss if flow.loss.kind == MIXED else loss
+            if flow.loss.kind == MIXED:
+                loss = flow.loss
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
         if fixed and flow.holds and (flow.given or flow.scaled):
             self._leave(_module(exported), share, full, flow, fixed)
@@ -227,7 +235,10 @@ class Cutter:
             note = f"{describe_failure(loss)}, but the numbers of the shares are those of the batch"
             self.batch = replace(self.batch, notes=(*self.batch.notes, note))
             return
-        why = describe_failure(loss) if loss.is_failure else str(numbers)
+        if loss.is_failure:
+            why = describe_failure(loss)
+        else:
+            why = str(numbers)
         why += f", and {numbers}" if loss.is_failure and numbers else ""
         difference = f"{why}, so that the loss of the batch is not the mean of its shares' losses"
         if not self._accept:
@@ -275,11 +286,10 @@ def describe_failure(state: State) -> str:
     node = state.culprit
     if node is None:
         return f"the loss cannot be cut: {state.why}"
-    subject = (
-        f"input {node.name!r}"
-        if node.op == "placeholder"
-        else f"op {op_name(node.target)!r}"
-    )
+    if node.op == "placeholder":
+        subject = f"input {node.name!r}"
+    else:
+        subject = f"op {op_name(node.target)!r}"
     return f"{subject}{node_place(node)} cannot be cut: {state.why}"
 
 

@@ -62,13 +62,17 @@ def differences(
         Empty if nothing is; None if it cannot be told: the step draws random numbers elsewhere
         than in dropout, takes too much memory, or has no gradients to speak of.
     """
-    frozen_whole, frozen_share = _frozen(whole), _frozen(share)
+    frozen_whole = _frozen(whole)
+    frozen_share = _frozen(share)
     if frozen_whole is None or frozen_share is None:
         return None
     if _bytes(whole) > ROOM * psutil.virtual_memory().available:
         return None
     difference = None
-    examples = [unequal(whole, inputs, batch)] if uneven else []
+    if uneven:
+        examples = [unequal(whole, inputs, batch)]
+    else:
+        examples = []
     for example in (*examples, tuple(inputs)):
         try:
             expected = _step(frozen_whole, example)
@@ -108,7 +112,8 @@ def step_differences(
         try:
             expected = _step(step, step.inputs())
             difference = _compared(step, expected, step, step.inputs(), batch)
-            difference = _grown(step, expected) if difference == "" else difference
+            if difference == "":
+                difference = _grown(step, expected)
         except RuntimeError:  # such as numbers that the model cannot take
             return None
         finally:
@@ -116,7 +121,9 @@ def step_differences(
                 module.training = True
             for buffer, value in buffers.items():
                 buffer.copy_(value)
-        return difference if torch.equal(random_state, torch.get_rng_state()) else None
+        if torch.equal(random_state, torch.get_rng_state()):
+            return difference
+        return None
 
 
 def _grown(step: StepModule, expected: Mapping[str, torch.Tensor]) -> str:
@@ -153,7 +160,10 @@ def _compared(
     mean_loss = total[""] / batch.count
     error = relative_error(mean_loss, loss)
     if not error <= allowed:  # nor a number
-        near = f", off by {error:.2g} of it" if error < 1e-5 else ""
+        if error < 1e-5:
+            near = f", off by {error:.2g} of it"
+        else:
+            near = ""
         return f"the loss is {float(mean_loss):.6g} instead of {float(loss):.6g}{near}"
     floor = NEGLIGIBLE * largest_of(gradients.values())
     if floor <= NEGLIGIBLE * VANISHED * float(loss.abs()):
@@ -212,7 +222,8 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
 
 def switched_off(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
     """Return an op's arguments with batch norm frozen and dropout off."""
-    args, kwargs = list(node.args), dict(node.kwargs)
+    args = list(node.args)
+    kwargs = dict(node.kwargs)
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.name not in OFF or not _is_switch(node, argument.name):

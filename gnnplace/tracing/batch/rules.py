@@ -180,7 +180,9 @@ def added(op: Op) -> State:
 
 def _normal(op: Op, node: fx.Node, state: State) -> State:
     """Return the state of an operand; one that is not split must be plain."""
-    return state if state.kind == SPLIT else op.plain(node)
+    if state.kind == SPLIT:
+        return state
+    return op.plain(node)
 
 
 def _added_sums(op: Op, states: list[tuple[fx.Node, State]], number: bool) -> State:
@@ -254,9 +256,13 @@ def divided(op: Op) -> State:
     """
     if op.get("rounding_mode") is not None:
         return only_state(elementwise(op))
-    dividend, divisor = op.args["self"], op.args["other"]
+    dividend = op.args["self"]
+    divisor = op.args["other"]
     ratio = _ratio(op, "self") / _ratio(op, "other")
-    divisor_state = op.state(divisor) if _is_split(op, divisor) else op.plain(divisor)
+    if _is_split(op, divisor):
+        divisor_state = op.state(divisor)
+    else:
+        divisor_state = op.plain(divisor)
     dividend_state = op.state(dividend)
     if dividend_state.kind == SUM:
         if divisor_state.kind == SPLIT:
@@ -284,7 +290,8 @@ def _ratio(op: Op, name: str) -> float:
     Raises:
         UndecidedError: one of them is zero.
     """
-    share, full = op.args.get(name), op.whole_args.get(name)
+    share = op.args.get(name)
+    full = op.whole_args.get(name)
     if isinstance(share, fx.Node) or share is None or share == full:
         return 1.0
     if not share or not full:
@@ -299,7 +306,8 @@ def reduced(op: Op) -> States:
         MixesError: over the batch, and neither a sum nor a mean.
     """
     node = op.operands[0]
-    state, rank = op.state(node), len(shape_of(node))
+    state = op.state(node)
+    rank = len(shape_of(node))
     if op.name in ("max", "min") and len(op.operands) == 2:
         return elementwise(op)
     dims = axes(op.get("dim", "dims"), rank)
@@ -365,7 +373,8 @@ def cross_entropy(op: Op) -> States:
     Raises:
         MixesError: the batch is the axis of the classes.
     """
-    x, target = op.args["self"], op.args["target"]
+    x = op.args["self"]
+    target = op.args["target"]
     states = [(n, op.plain(n)) for n in op.operands if n is not op.get("weight")]
     if (
         isinstance(op.get("weight"), fx.Node)

@@ -73,7 +73,8 @@ def _repeated(op: Op, state: State) -> State:
         op.shapes[0],
         len(op.shapes[0][0]) - len(shape_of(op.operands[0])),
     )
-    dim, repeats = state.dim + new, op.args["repeats"]
+    dim = state.dim + new
+    repeats = op.args["repeats"]
     if isinstance(repeats, fx.Node) or new < 0:
         raise UndecidedError("it repeats by numbers of a tensor, or in one axis")
     if tuple(n * (op.count if k == dim else 1) for k, n in enumerate(share)) != full:
@@ -163,7 +164,8 @@ def indexed(op: Op) -> State:
     Raises:
         MixesError: examples are looked up by something else than their position.
     """
-    node, indices = op.args["self"], list(op.args["indices"])
+    node = op.args["self"]
+    indices = list(op.args["indices"])
     state = op.plain(node)
     indexed_axes = [d for d, index in enumerate(indices) if index is not None]
     rank = max(len(shape_of(indices[d])) for d in indexed_axes)
@@ -204,7 +206,10 @@ def _placed(
 def _reads_position(op: Op, state: State) -> bool:
     """Return whether the batch axis of what is looked up is indexed by positions."""
     indices = op.args["indices"]
-    index = indices[state.dim] if state.dim < len(indices) else None
+    if state.dim < len(indices):
+        index = indices[state.dim]
+    else:
+        index = None
     return index is not None and op.state(index).kind == POSITION
 
 
@@ -227,7 +232,8 @@ def filled(op: Op) -> State:
 def positions(op: Op) -> State:
     """Follow the batch through `arange`: if its end is the batch it counts the examples."""
     share, full = op.shapes[0]
-    start, step = op.get("start", default=0), op.get("step", default=1)
+    start = op.get("start", default=0)
+    step = op.get("step", default=1)
     if share == full:
         return same(from_batch=True)
     if start != 0 or step != 1 or full[0] != share[0] * op.count:

@@ -28,8 +28,12 @@ from torch import fx
 from gnnplace.torch_names import OpOverload
 from gnnplace.tracing.guards import is_static
 
-SAME, SPLIT, SUM, POSITION = "same", "split", "sum", "position"
-MIXED, UNKNOWN = "mixed", "unknown"
+SAME = "same"
+SPLIT = "split"
+SUM = "sum"
+POSITION = "position"
+MIXED = "mixed"
+UNKNOWN = "unknown"
 UNRULED = "there is no rule for it"
 
 
@@ -107,7 +111,8 @@ class ChangeError(Exception):
 
     def __init__(self, operand: fx.Node, factor: float | None) -> None:
         super().__init__(operand.name)
-        self.operand, self.factor = operand, factor
+        self.operand = operand
+        self.factor = factor
 
 
 class Op:
@@ -155,7 +160,9 @@ class Op:
         if not isinstance(value, fx.Node):
             return same(from_batch=True)
         state = self._states[value]
-        return state if isinstance(state, State) else same()
+        if isinstance(state, State):
+            return state
+        return same()
 
     @property
     def from_batch(self) -> bool:
@@ -208,11 +215,9 @@ class Op:
 
 def place_word(state: State) -> str:
     """Return what a sum or positions are, for people."""
-    return (
-        "a sum over the examples"
-        if state.kind == SUM
-        else "the positions of the examples"
-    )
+    if state.kind == SUM:
+        return "a sum over the examples"
+    return "the positions of the examples"
 
 
 def flat_nodes(node: fx.Node) -> list[fx.Node]:
@@ -227,19 +232,26 @@ def op_name(target: object) -> str:
     if not isinstance(target, OpOverload):
         return str(getattr(target, "__name__", target))
     name = target._schema.name.partition("::")[2]
-    return name if name.startswith("__") else name.rstrip("_")
+    if name.startswith("__"):
+        return name
+    return name.rstrip("_")
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """Return the shape of a node's tensor; empty if it has none."""
     value = node.meta.get("val")
-    return tuple(int(s) for s in value.shape) if isinstance(value, torch.Tensor) else ()
+    if isinstance(value, torch.Tensor):
+        return tuple(int(s) for s in value.shape)
+    return ()
 
 
 def result_shapes(node: fx.Node) -> list[tuple[int, ...]]:
     """Return the shapes of the tensors that a node makes."""
     value = node.meta.get("val")
-    items = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, list | tuple):
+        items = value
+    else:
+        items = [value]
     tensors = (item if isinstance(item, torch.Tensor) else None for item in items)
     return [
         () if item is None else tuple(int(s) for s in item.shape) for item in tensors

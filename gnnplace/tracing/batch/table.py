@@ -75,9 +75,9 @@ def carried(op: Op) -> States:
         return each(op, state)
     states = {node: replace(state, kind=SPLIT) if state.kind == POSITION else state}
     result = followed(op, states | {n: op.plain(n) for n in operands}, state.scale)
-    return (
-        replace(only_state(result), kind=POSITION) if state.kind == POSITION else result
-    )
+    if state.kind == POSITION:
+        return replace(only_state(result), kind=POSITION)
+    return result
 
 
 def picked(op: Op) -> States:
@@ -103,7 +103,10 @@ def product(op: Op) -> State:
     Linear in each of them.
     """
     bias = op.args.get(BIASES.get(op.name, ""))
-    bias_states = {} if bias is None else {bias: op.plain(bias)}
+    if bias is None:
+        bias_states = {}
+    else:
+        bias_states = {bias: op.plain(bias)}
     factors = [n for n in flat_nodes(op.node) if n is not bias]
     sums = [n for n in factors if op.state(n).kind == SUM]
     scale = math.prod(op.state(n).scale for n in factors)
@@ -176,11 +179,9 @@ def followed(
         raise UndecidedError(why)
     split = State(SPLIT, 0, outer, scale, op.from_batch)
     results = [_state(op, axes, split, label) for axes in op_rule.results]
-    return (
-        tuple(results)
-        if isinstance(op.node.meta.get("val"), list | tuple)
-        else results[0]
-    )
+    if isinstance(op.node.meta.get("val"), list | tuple):
+        return tuple(results)
+    return results[0]
 
 
 def _state(op: Op, axes: Axes, state: State, label: str | None) -> State:
@@ -194,7 +195,9 @@ def _state(op: Op, axes: Axes, state: State, label: str | None) -> State:
 def _label(entry: str | None) -> str | None:
     """Return the first label of an axis, unless it cuts groups of it."""
     first = next(iter(labels_of(entry)), None)
-    return None if first is None or groups_of(first) > 1 else base_label(first)
+    if first is None or groups_of(first) > 1:
+        return None
+    return base_label(first)
 
 
 def _case(op: Op) -> tuple[list[fx.Node], Case]:
@@ -232,7 +235,10 @@ def _arguments(op: Op, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return an op's arguments as the function of torch has them that it is named after."""
     args, kwargs = switched_off(node)
     if op.name == "embedding":  # the indices are first, and rows may be renormed
-        options = {"scale_grad_by_freq": args[3]} if len(args) > 3 else {}
+        if len(args) > 3:
+            options = {"scale_grad_by_freq": args[3]}
+        else:
+            options = {}
         return (args[1], args[0], *args[2:3]), kwargs | options
     return tuple(args), kwargs
 
@@ -257,7 +263,9 @@ def fresh(op: Op) -> State:
 def each(op: Op, state: State) -> States:
     """Return the same state for every result."""
     value = op.node.meta.get("val")
-    return tuple(state for _ in value) if isinstance(value, list | tuple) else state
+    if isinstance(value, list | tuple):
+        return tuple(state for _ in value)
+    return state
 
 
 UNSURE = (

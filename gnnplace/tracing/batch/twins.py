@@ -62,7 +62,9 @@ def state_by_shape(
             failed if op.from_batch else same()
         )  # what follows from the batch is given instead
     fits = whole[dims[0]] == op.count * share[dims[0]]
-    return State(SPLIT, dims[0], from_batch=op.from_batch) if fits else failed
+    if fits:
+        return State(SPLIT, dims[0], from_batch=op.from_batch)
+    return failed
 
 
 def is_graph(module: fx.GraphModule, node: fx.Node) -> bool:
@@ -75,7 +77,9 @@ def is_graph(module: fx.GraphModule, node: fx.Node) -> bool:
 def called_graph(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule | None:
     """Return the graph that an op calls; None if it calls none or several."""
     graphs = [n for n in flat_nodes(node) if is_graph(module, n)]
-    return getattr(module, str(graphs[0].target)) if len(graphs) == 1 else None
+    if len(graphs) == 1:
+        return getattr(module, str(graphs[0].target))
+    return None
 
 
 def replace_operand(node: fx.Node, operand: fx.Node, new: fx.Node) -> None:
@@ -104,7 +108,8 @@ def alike(node: fx.Node, twin: fx.Node) -> bool:
 
 def input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
     """Return the state of an input: split along the axis that grows with the batch."""
-    share, full = shape_of(node), shape_of(twin)
+    share = shape_of(node)
+    full = shape_of(twin)
     if share == full:
         return same(from_batch=True)
     dims = [d for d, (a, b) in enumerate(zip(share, full, strict=False)) if a != b]
@@ -251,14 +256,19 @@ def _aligned(
     pairs: dict[fx.Node, fx.Node] = {}
     idle: list[fx.Node] = []
     for twin in twins:
-        candidate = share_nodes[len(pairs)] if len(pairs) < len(share_nodes) else None
+        if len(pairs) < len(share_nodes):
+            candidate = share_nodes[len(pairs)]
+        else:
+            candidate = None
         if candidate is not None and alike(candidate, twin):
             pairs[twin] = candidate
         elif isinstance(twin.target, OpOverload) and op_name(twin.target) in IDLE:
             idle.append(twin)
         else:
             return {}, []
-    return (pairs, idle) if len(pairs) == len(share_nodes) else ({}, [])
+    if len(pairs) == len(share_nodes):
+        return (pairs, idle)
+    return ({}, [])
 
 
 def _place(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node:

@@ -57,7 +57,7 @@ class UserFunction:
     def __name__(self) -> str:
         return f"{self.of.__name__}.apply"
 
-    def __call__(self, *args: object) -> Any:
+    def __call__(self, *args: object) -> object:
         """Call it as the user does."""
         depth = len(_ANNOUNCED)
         _ANNOUNCED.append(self.of)
@@ -132,7 +132,7 @@ def user_functions() -> Iterator[list[UserCall]]:
     """
     calls: list[UserCall] = []
 
-    def apply(cls: type, *args: object) -> Any:
+    def apply(cls: type, *args: object) -> object:
         if cls.__module__.startswith(OUR_MODULES):
             return UserFunction(cls)(*args)
         call = UserCall.of(UserFunction(cls), args, torch.Tensor)
@@ -237,7 +237,9 @@ def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
     if len(whole) != len(part):
         return None
     axes = [k for k, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
-    return axes[0] if len(axes) == 1 else None
+    if len(axes) == 1:
+        return axes[0]
+    return None
 
 
 @cache

@@ -136,7 +136,10 @@ def _run(
     options: tuple[int, bool],
 ) -> _Result:
     """Run torch's forward pass, with the numbers of its lengths."""
-    labels = targets if mask is None else targets.masked_select(mask)
+    if mask is None:
+        labels = targets
+    else:
+        labels = targets.masked_select(mask)
     numbers = lengths.tolist()
     losses, alpha = _FORWARD(log_probs, labels, *numbers, *options)
     return _Result(losses, alpha, labels, numbers)

@@ -13,13 +13,11 @@ from gnnplace.errors import ChangedWarning
 from gnnplace.tracing.tensors import tensors_in
 
 Tensors = list[torch.Tensor]
-CALL, PARAMETER, BUFFER, INPUT, CONSTANT = (
-    "call",
-    "parameter",
-    "buffer",
-    "input",
-    "constant",
-)
+CALL = "call"
+PARAMETER = "parameter"
+BUFFER = "buffer"
+INPUT = "input"
+CONSTANT = "constant"
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,9 @@ class LayerCall:
 
     def argument(self, position: int, name: str, default: object = None) -> Any:
         """Return an argument by position or name."""
-        return (
-            self.args[position]
-            if len(self.args) > position
-            else self.kwargs.get(name, default)
-        )
+        if len(self.args) > position:
+            return self.args[position]
+        return self.kwargs.get(name, default)
 
     def made(
         self, values: Callable[[int], torch.Tensor], run: Runner | None = None
@@ -103,14 +99,16 @@ class LayerCall:
             values: gives the tensors that it reads.
             run: computes the call from its arguments; by default its function.
         """
-        args, kwargs = fill(self.args, values), fill(self.kwargs, values)
+        args = fill(self.args, values)
+        kwargs = fill(self.kwargs, values)
         with torch.set_grad_enabled(self.gradient and torch.is_grad_enabled()):
-            result = (
-                self.function(*args, **kwargs)
-                if run is None
-                else run(self, args, kwargs)
-            )
-        return [args[0]] if self.changes else tensors_in(result)
+            if run is None:
+                result = self.function(*args, **kwargs)
+            else:
+                result = run(self, args, kwargs)
+        if self.changes:
+            return [args[0]]
+        return tensors_in(result)
 
 
 Runner = Callable[[LayerCall, tuple[Any, ...], dict[str, Any]], Any]
@@ -176,7 +174,9 @@ def fill(template: object, values: Callable[[int], Any]) -> Any:
         return values(template.value)
     if isinstance(template, tuple):
         items = [fill(item, values) for item in template]
-        return type(template)(*items) if hasattr(template, "_fields") else tuple(items)
+        if hasattr(template, "_fields"):
+            return type(template)(*items)
+        return tuple(items)
     if isinstance(template, list):
         return [fill(item, values) for item in template]
     if isinstance(template, dict):

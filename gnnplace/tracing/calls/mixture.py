@@ -33,12 +33,17 @@ from torch.nn import functional
 
 from gnnplace import transformers_names
 from gnnplace.errors import CaptureError, InputError
-from gnnplace.torch_names import DisableTorchFunction, disable_current_modes
+from gnnplace.torch_names import (
+    DisableTorchFunction,
+    FunctionContext,
+    disable_current_modes,
+)
 from gnnplace.tracing.tensors import DATA
 from gnnplace.transformers_names import gate_of
 
 Tensor = torch.Tensor
-NAME, IMPLEMENTATION = "gnnplace", "_experts_implementation_internal"
+NAME = "gnnplace"
+IMPLEMENTATION = "_experts_implementation_internal"
 aten = torch.ops.aten
 
 
@@ -200,12 +205,16 @@ def _working(x: Tensor) -> torch.dtype:
 
 def _biased(product: Tensor, bias: Tensor | None) -> Tensor:
     """Return a product with its bias, if it has one."""
-    return product if bias is None else product + bias
+    if bias is None:
+        return product
+    return product + bias
 
 
 def _biases_by_expert(tensor: Tensor | None, count: int) -> Sequence[Tensor | None]:
     """Return a bias for every expert."""
-    return (None,) * count if tensor is None else tensor.unbind()
+    if tensor is None:
+        return (None,) * count
+    return tensor.unbind()
 
 
 @torch.library.custom_op("gnnplace::experts", mutates_args=())
@@ -373,14 +382,28 @@ def _(
     return gradients
 
 
-def _setup(ctx: Any, inputs: Any, output: object) -> None:
+class _ExpertsContext(FunctionContext):
+    """What the op keeps for its backward pass.
+
+    Attributes:
+        act: Name of the activation, as in `GATES`.
+        first: Number of the first expert that is on this device.
+        dtype: Type of the products.
+    """
+
+    act: str
+    first: int
+    dtype: torch.dtype
+
+
+def _setup(ctx: _ExpertsContext, inputs: tuple[Any, ...], output: object) -> None:
     """Keep the operands of a call, and the type of its products."""
     ctx.save_for_backward(*inputs[:5], *inputs[7:])
     ctx.act, ctx.first = inputs[5:7]
     ctx.dtype = _working(inputs[0])
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: _ExpertsContext, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of all arguments of the op; None of those that are no tensors."""
     x, index, weights, up, down, *biases = ctx.saved_tensors
     dx, dweights, dup, ddown, *bias_gradients = torch.ops.gnnplace.experts_backward(
@@ -452,8 +475,14 @@ def balanced(
     if padding > 0:
         dispatched = functional.pad(dispatched, (0, 0, 0, padding))
 
-    up_bias = None if experts.up_bias is None else experts.up_bias.unsqueeze(1)
-    down_bias = None if experts.down_bias is None else experts.down_bias.unsqueeze(1)
+    if experts.up_bias is None:
+        up_bias = None
+    else:
+        up_bias = experts.up_bias.unsqueeze(1)
+    if experts.down_bias is None:
+        down_bias = None
+    else:
+        down_bias = experts.down_bias.unsqueeze(1)
     batched = dispatched.view(num_experts, rows_per_expert, -1)
     projected = _biased(torch.bmm(batched, experts.up.transpose(1, 2)), up_bias)
     middle = _middle(projected, experts.down.shape[2], experts.act)
@@ -524,10 +553,15 @@ def _of_transformers(
             f"{name}: its experts have {'a norm' if norm else 'a gate that mixes what it reads'}, "
             "and cannot be cut; write them by gnnplace.experts(x, index, weights, up, down, act)"
         )
-    up_name = "gate_up_proj" if module.has_gate else "up_proj"
-    up, down = getattr(module, up_name), module.down_proj
+    if module.has_gate:
+        up_name = "gate_up_proj"
+    else:
+        up_name = "up_proj"
+    up = getattr(module, up_name)
+    down = module.down_proj
     if module.is_transposed:
-        up, down = up.mT, down.mT
+        up = up.mT
+        down = down.mT
     biases: tuple[Tensor | None, ...] = (None, None)
     if module.has_bias:
         biases = (getattr(module, f"{up_name}_bias"), module.down_proj_bias)
@@ -586,4 +620,6 @@ def _numbers(value: object) -> Any:
         if tensors_and_modules:
             return None
         return [(k, v) for k, v in vars(value).items() if isinstance(v, DATA)]
-    return value if isinstance(value, DATA) else None
+    if isinstance(value, DATA):
+        return value
+    return None

@@ -25,7 +25,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.torch_names import get_current_dispatch_mode_stack, pytree
+from gnnplace.torch_names import (
+    FunctionContext,
+    get_current_dispatch_mode_stack,
+    pytree,
+)
 from gnnplace.tracing.guards.attributes import OWN, content
 from gnnplace.tracing.guards.fingerprint import HIDDEN
 from gnnplace.tracing.guards.numbering import Numbering
@@ -90,15 +94,17 @@ class StandIn:
     results: tuple[Geometry, ...]
     output: Any
 
-    def __call__(self, *args: object, **options: object) -> Any:
+    def __call__(self, *args: object, **options: object) -> object:
         """Return the output of the layer, of the right geometry."""
         leaves = pytree.tree_leaves((args, options))
         tensors = self.tensors([leaves[i] for i in self.reads])
 
-        def fill(leaf: object) -> Any:
+        def fill(leaf: object) -> object:
             if isinstance(leaf, LayerResult):
                 return tensors[leaf.position]
-            return leaves[leaf.position] if isinstance(leaf, ArgumentLeaf) else leaf
+            if isinstance(leaf, ArgumentLeaf):
+                return leaves[leaf.position]
+            return leaf
 
         return pytree.tree_map(fill, self.output)
 
@@ -111,18 +117,31 @@ class StandIn:
         return tensors
 
 
+class _LayerContext(FunctionContext):
+    """What a layer keeps for its backward pass.
+
+    Attributes:
+        read: The tensors that it read.
+        number: What they make, as `Numbering.made_by` counts it.
+    """
+
+    read: tuple[torch.Tensor, ...]
+    number: int
+
+
 class _Layer(torch.autograd.Function):
     """One op forward and one backward in place of a layer's own."""
 
     @staticmethod
     def forward(
-        ctx: Any, stand: StandIn, anchor: torch.Tensor, *read: torch.Tensor
+        ctx: _LayerContext, stand: StandIn, anchor: torch.Tensor, *read: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         results = [
             torch.empty_strided(g.shape, g.stride, dtype=g.dtype, device=g.device)
             for g in stand.results
         ]
-        ctx.read, ctx.number = read, _numbering().made_by(stand.name, read, results)
+        ctx.read = read
+        ctx.number = _numbering().made_by(stand.name, read, results)
         pairs = zip(results, stand.results, strict=True)
         ctx.mark_non_differentiable(
             *(x for x, geometry in pairs if not geometry.learns)
@@ -130,9 +149,14 @@ class _Layer(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: _LayerContext, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         pairs = zip(ctx.read, ctx.needs_input_grad[2:], strict=True)
-        results = [torch.empty_like(x) if is_needed else None for x, is_needed in pairs]
+        results = [
+            torch.empty_like(x) if needs_gradient else None
+            for x, needs_gradient in pairs
+        ]
         _numbering().made_by(
             ctx.number, gradients, [x for x in results if x is not None]
         )
@@ -240,7 +264,9 @@ def _plain(value: object) -> Hashable:
         return type(value), tuple((_plain(k), _plain(x)) for k, x in value.items())
     if type(value) is partial:
         return partial, _plain(value.func), _plain(value.args), _plain(value.keywords)
-    return (set, frozenset(map(_plain, value))) if type(value) is set else id(value)
+    if type(value) is set:
+        return (set, frozenset(map(_plain, value)))
+    return id(value)
 
 
 def describe_surroundings(root: nn.Module) -> Description:

@@ -76,11 +76,16 @@ def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | Non
         tensor: The tensor that is asked.
     """
     frame = _asking_frame()
-    assertion = None if frame is None else _find_assertion(frame)
+    if frame is None:
+        assertion = None
+    else:
+        assertion = _find_assertion(frame)
     if frame is None or assertion is None or _is_caught(frame):
         return None
     if name == "item":
-        return tensor if assertion.reads_number() else None
+        if assertion.reads_number():
+            return tensor
+        return None
     if assertion.test is None:
         return None
     if name == "__bool__" and (jump := _jump_of(frame)) is not None:
@@ -88,16 +93,24 @@ def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | Non
             assertion.node is assertion.statement
             or assertion.outcome_of(name) is not None
         )
-        return (
-            _truth_without_error(frame.f_code, jump, assertion.test) if inside else None
-        )
+        if inside:
+            return _truth_without_error(frame.f_code, jump, assertion.test)
+        return None
     outcome = assertion.outcome_of(name)
     if name != "__float__" or outcome is None:
         return outcome
     call = assertion.node
-    function = _value_of(call.func, frame) if isinstance(call, ast.Call) else None
-    numbers = _OF_A_NUMBER.get(function) if callable(function) else None
-    return None if numbers is None else numbers[outcome]
+    if isinstance(call, ast.Call):
+        function = _value_of(call.func, frame)
+    else:
+        function = None
+    if callable(function):
+        numbers = _OF_A_NUMBER.get(function)
+    else:
+        numbers = None
+    if numbers is None:
+        return None
+    return numbers[outcome]
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,8 @@ class _Assertion:
         Args:
             name: Name of the function that asks, as of `answer`.
         """
-        outcome, node = self.passes, self.node
+        outcome = self.passes
+        node = self.node
         if isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             takers = {"__bool__": _PASSED_ON, "__float__": _NUMERIC_CALLS}
@@ -212,7 +226,9 @@ def _find_assertion(frame: FrameType) -> _Assertion | None:
     condition = _condition_of(statement)
     if condition is not None:
         inside = node is statement or syntax.is_within(node, condition[0])
-        return _Assertion(statement, *condition, node, syntax) if inside else None
+        if inside:
+            return _Assertion(statement, *condition, node, syntax)
+        return None
     if _is_check(statement) or _is_for_conditions(statement, syntax):
         return _Assertion(statement, None, True, node, syntax)
     return None
@@ -227,7 +243,9 @@ def _condition_of(statement: ast.AST) -> tuple[ast.expr, bool] | None:
     if isinstance(statement, ast.Assert):
         return statement.test, True
     raises = _always_raises(statement.body), _always_raises(statement.orelse)
-    return None if raises[0] == raises[1] else (statement.test, raises[1])
+    if raises[0] == raises[1]:
+        return None
+    return (statement.test, raises[1])
 
 
 def _always_raises(body: list[ast.stmt]) -> bool:
@@ -253,14 +271,23 @@ def _always_raises(body: list[ast.stmt]) -> bool:
 
 def _is_check(statement: ast.AST) -> bool:
     """Return whether a statement is a call of `torch._check` or one of its kind."""
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    function = call.func if isinstance(call, ast.Call) else None
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+    else:
+        call = None
+    if isinstance(call, ast.Call):
+        function = call.func
+    else:
+        function = None
     return isinstance(function, ast.Attribute) and function.attr in _CHECKS
 
 
 def _is_for_conditions(statement: ast.stmt, syntax: _Syntax) -> bool:
     """Return whether a statement names a number that nothing but assertions read."""
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(statement, ast.Assign):
+        target = statement.targets[0]
+    else:
+        target = None
     function = next(
         (x for x in syntax.ancestors(statement) if isinstance(x, _FUNCTIONS)), None
     )
@@ -330,17 +357,22 @@ def _truth_without_error(
     """
     instructions = _instructions(code)
     index = _index_of(code, jump.offset)
-    onward, target = instructions[index + 1].offset, int(jump.argval)
+    onward = instructions[index + 1].offset
+    target = int(jump.argval)
     truth_of_jump = "_IF_TRUE" in jump.opname
     onward_raises = not _may_return(code, onward)
     target_raises = not _may_return(code, target)
     if onward_raises and target_raises:
         return None
     if onward_raises or target_raises:
-        return truth_of_jump if onward_raises else not truth_of_jump
+        if onward_raises:
+            return truth_of_jump
+        return not truth_of_jump
     onward_asks = _covers(test, _position(code, onward))
     target_asks = _covers(test, _position(code, target))
-    return truth_of_jump if onward_asks and not target_asks else not truth_of_jump
+    if onward_asks and not target_asks:
+        return truth_of_jump
+    return not truth_of_jump
 
 
 @lru_cache(16)
@@ -357,7 +389,8 @@ def _index_of(code: CodeType, offset: int) -> int:
 def _may_return(code: CodeType, start: int) -> bool:
     """Return whether code from an offset on can end otherwise than by an error."""
     instructions = _instructions(code)
-    waiting, visited = [_index_of(code, start)], set[int]()
+    waiting = [_index_of(code, start)]
+    visited = set[int]()
     while waiting:
         index = waiting.pop()
         if index in visited:
@@ -387,7 +420,9 @@ def _jump_of(frame: FrameType) -> dis.Instruction | None:
     if instructions[index].opname == "TO_BOOL":  # Python 3.13 asks before it jumps
         index += 1
     instruction = instructions[index]
-    return instruction if instruction.opname.startswith("POP_JUMP") else None
+    if instruction.opname.startswith("POP_JUMP"):
+        return instruction
+    return None
 
 
 _Position = tuple[int, int, int, int]
@@ -410,7 +445,8 @@ def _covers(node: ast.AST, place: _Position | None) -> bool:
         return False
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
-    first, last = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+    first = (node.lineno, node.col_offset)
+    last = (node.end_lineno, node.end_col_offset)
     return first <= (place[0], place[2]) and (place[1], place[3]) <= last
 
 

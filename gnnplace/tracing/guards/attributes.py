@@ -54,7 +54,8 @@ class SetNames:
     """
 
     def __init__(self, holder: object, names: Collection[str]) -> None:
-        self._holder, self._names = holder, names
+        self._holder = holder
+        self._names = names
 
     def now(self) -> dict[str, Any]:
         """Return what they are bound to; nothing of those that are not."""
@@ -63,11 +64,14 @@ class SetNames:
 
     def _table(self) -> dict[str, Any]:
         """Return the dict that has the names."""
-        return self._holder if isinstance(self._holder, dict) else vars(self._holder)
+        if isinstance(self._holder, dict):
+            return self._holder
+        return vars(self._holder)
 
     def write(self, values_before: Mapping[str, Any]) -> None:
         """Bind them to what they were bound to."""
-        holder, values_now = self._holder, self.now()
+        holder = self._holder
+        values_now = self.now()
         for name in [name for name in values_now if name not in values_before]:
             if isinstance(holder, type):
                 delattr(holder, name)
@@ -201,14 +205,18 @@ def content(item: object) -> Any:
     if isinstance(item, np.random.Generator):
         return {"state": repr(item.bit_generator.state)}
     attributes = getattr(item, "__dict__", None)
-    return dict(attributes) if isinstance(attributes, dict) else None
+    if isinstance(attributes, dict):
+        return dict(attributes)
+    return None
 
 
 def _now(item: object) -> Any:
     """Return what an object of a snapshot holds at this moment."""
     if isinstance(item, nn.Module):
         return {k: v for k, v in item.__dict__.items() if k not in OWN}
-    return item.now() if isinstance(item, SetNames) else content(item)
+    if isinstance(item, SetNames):
+        return item.now()
+    return content(item)
 
 
 def _write(item: Any, content: Any) -> None:
@@ -247,8 +255,12 @@ def _differences(content_before: Any, content_now: Any) -> list[Any]:
             or not same(content_before[k], content_now[k])
         ]
     if isinstance(content_before, set):
-        return [] if content_before == content_now else [None]
-    return [] if _same_items(content_before, content_now) else [None]
+        if content_before == content_now:
+            return []
+        return [None]
+    if _same_items(content_before, content_now):
+        return []
+    return [None]
 
 
 def _same_items(content_before: Collection[Any], content_now: Collection[Any]) -> bool:
@@ -272,7 +284,9 @@ def _joined(name: str, key: object, item: object) -> str:
         return f"{name}'s {key!r}"
     if not isinstance(item, nn.Module):
         return name
-    return f"{name}.{key}" if name else str(key)
+    if name:
+        return f"{name}.{key}"
+    return str(key)
 
 
 def _renewed(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> object:

@@ -70,7 +70,7 @@ class _AsOps(TorchFunctionMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         return METHODS.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -169,7 +169,10 @@ class DeviceWatch(TorchDispatchMode):
     def _check_seed(self, func: OpOverload) -> None:
         """Refuse an op that draws from a generator that was not seeded."""
         if self.seeded != self.device:
-            which = f"only that of {self.seeded}" if self.seeded else "none"
+            if self.seeded:
+                which = f"only that of {self.seeded}"
+            else:
+                which = "none"
             raise DeviceFault(
                 f"{func} draws from the generator of {self.device}, and {which} has been seeded"
             )
@@ -180,7 +183,9 @@ class DeviceWatch(TorchDispatchMode):
             raise DeviceFault(
                 f"{func} reads a number from {tensor.device}: the worker would wait"
             )
-        return 1.0 if tensor.is_floating_point() else 1
+        if tensor.is_floating_point():
+            return 1.0
+        return 1
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
@@ -209,7 +214,8 @@ def unguarded() -> Iterator[None]:
 
 def indexed(tensor: torch.Tensor, index: object) -> torch.Tensor:
     """Return `tensor[index]` by ops: numbers, slices, `None`, `...`, tensors, lists of numbers."""
-    axis, gathered = 0, dict[int, torch.Tensor]()
+    axis = 0
+    gathered = dict[int, torch.Tensor]()
     for part in _spelled_out(
         tensor, list(index) if isinstance(index, tuple) else [index]
     ):
@@ -238,7 +244,8 @@ def _spelled_out(tensor: torch.Tensor, parts: list[Any]) -> list[Any]:
     ellipsis = next((k for k, part in enumerate(parts) if part is Ellipsis), None)
     if ellipsis is None:
         return parts
-    leading, trailing = parts[:ellipsis], parts[ellipsis + 1 :]
+    leading = parts[:ellipsis]
+    trailing = parts[ellipsis + 1 :]
     num_entire = tensor.dim() - sum(map(_dims, (*leading, *trailing)))
     return [*leading, *[slice(None)] * num_entire, *trailing]
 
@@ -270,9 +277,15 @@ def _contiguous(
 
 def _assign(tensor: torch.Tensor, index: Any, value: Any) -> None:
     """Assign to a part of a tensor, as `tensor[index] = value` does."""
-    parts = index if isinstance(index, tuple) else (index,)
+    if isinstance(index, tuple):
+        parts = index
+    else:
+        parts = (index,)
     if any(isinstance(part, torch.Tensor | list) for part in parts):
         aten.index_put_.default(tensor, list(parts), torch.as_tensor(value))
         return
-    source = value if isinstance(value, torch.Tensor) else torch.scalar_tensor(value)
+    if isinstance(value, torch.Tensor):
+        source = value
+    else:
+        source = torch.scalar_tensor(value)
     aten.copy_.default(indexed(tensor, index), source)

@@ -151,7 +151,8 @@ class _Checks:
     """
 
     def __init__(self, constants: _Constants, note: Callable[[], None]) -> None:
-        self._constants, self._note = constants, note
+        self._constants = constants
+        self._note = note
 
     def check_tensor(
         self, error: object, condition: torch.Tensor, message: object = None
@@ -235,14 +236,16 @@ class _Constants(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Any,
+        func: Function,
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        inquiry = getattr(func.__self__, "__name__", "") if name == "__get__" else name
+        inquiry = name
+        if name == "__get__":  # of a property of tensors, which has a name
+            inquiry = getattr(getattr(func, "__self__", None), "__name__", "")
         if inquiry in INQUIRIES:
             _check_selections(args[:1])  # nine of ten calls are such ones
             return func(*args, **kwargs)
@@ -277,7 +280,11 @@ class _Constants(TorchFunctionMode):
         return result
 
     def _answer(
-        self, func: Function, args: tuple[Any, ...], leaves: list[Any], form: Any
+        self,
+        func: Function,
+        args: tuple[Any, ...],
+        leaves: list[Any],
+        form: pytree.TreeSpec,
     ) -> object | None:
         """Return the answer to a question for a number; None if only a real tensor can say."""
         numbers = self.numbers(leaves)
@@ -295,7 +302,7 @@ class _Constants(TorchFunctionMode):
         self,
         func: Function,
         leaves: list[Any],
-        form: Any,
+        form: pytree.TreeSpec,
         versions: list[int],
         result: object,
     ) -> None:
@@ -364,7 +371,9 @@ class _Constants(TorchFunctionMode):
                 AssertionError,
             ):  # such as on a device that is not there
                 return {}
-            return numbers if torch.equal(random_state, torch.get_rng_state()) else {}
+            if torch.equal(random_state, torch.get_rng_state()):
+                return numbers
+            return {}
 
 
 def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
@@ -379,7 +388,10 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
         if row is not None:
             selections.append(row)
     mode = inspect.currentframe()
-    caller = None if mode is None or mode.f_back is None else mode.f_back.f_back
+    if mode is None or mode.f_back is None:
+        caller = None
+    else:
+        caller = mode.f_back.f_back
     while caller is not None and caller.f_code.co_filename == fake_tensor.__file__:
         caller = (
             caller.f_back
@@ -407,7 +419,9 @@ def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
 
 def _as_list(tensor: torch.Tensor) -> object:
     """Return a tensor's numbers one by one; torch's own (2.13) asks tensors that it has inside."""
-    return [_as_list(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
+    if tensor.dim():
+        return [_as_list(row) for row in tensor.unbind()]
+    return tensor.item()
 
 
 def _gaussian_nll_loss(
@@ -450,7 +464,7 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
         numbers: tensors with numbers, by the ids of those without; None: all have numbers.
     """
 
-    def number(size: object) -> Any:
+    def number(size: object) -> object:
         if not isinstance(size, torch.Tensor):
             return size
         return int(size if numbers is None else numbers.get(id(size), size))
@@ -459,7 +473,10 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
 
 
 def _called(
-    func: Function, leaves: list[Any], form: Any, numbers: Mapping[int, torch.Tensor]
+    func: Function,
+    leaves: list[Any],
+    form: pytree.TreeSpec,
+    numbers: Mapping[int, torch.Tensor],
 ) -> object:
     """Call a function on numbers of its tensors, by the ids of those without."""
     arguments = [

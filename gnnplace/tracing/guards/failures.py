@@ -67,7 +67,9 @@ def blame(error: BaseException, root: nn.Module) -> str:
     names = {
         id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()
     }
-    module, inner, line = "", "", ""
+    module = ""
+    inner = ""
+    line = ""
     inside = False
     last: nn.Module | None = None
     for frame, number in _frames(error):
@@ -93,11 +95,10 @@ def blame(error: BaseException, root: nn.Module) -> str:
 def node_place(node: fx.Node) -> str:
     """Return module and line of a traced node, if they are known: ' in module X at FILE:LINE'."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    path = (
-        str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".")
-        if stack
-        else ""
-    )
+    if stack:
+        path = str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".")
+    else:
+        path = ""
     places = _PLACE.findall(node.meta.get("stack_trace") or "")
     user_places = [p for p in places if not p[0].startswith(OUR_FILES)] or places
     module = f" in module {path!r}" if path else ""
@@ -111,7 +112,10 @@ def loss_lines(function: object) -> Iterator[None]:
     """Have traced nodes tell the lines of a loss function, too, not of `forward`s alone."""
     anchors: set[tuple[str, str]] = getattr(proxy, "_STACK_TRACE_ANCHORS", set())
     code = getattr(function, "__code__", None)
-    added = set() if code is None else {(code.co_filename, code.co_name)} - anchors
+    if code is None:
+        added = set()
+    else:
+        added = {(code.co_filename, code.co_name)} - anchors
     anchors |= added
     try:
         yield
@@ -167,14 +171,18 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     elif not isinstance(error, GnnplaceError):
         message = f"{type(error).__name__}: {message}"
     remedy = on_error(str(error), place)
-    return f"{message}; {remedy}" if remedy else message
+    if remedy:
+        return f"{message}; {remedy}"
+    return message
 
 
 def _of_chance(module: nn.Module | None) -> str:
     """Return the rate by which a model of transformers leaves out layers, if it has one."""
     fields = getattr(getattr(module, "config", None), "__dict__", {})
     rates = [name for name, rate in fields.items() if "layerdrop" in name and rate]
-    return f"; layers are left out by chance: configure {rates[0]}=0" if rates else ""
+    if rates:
+        return f"; layers are left out by chance: configure {rates[0]}=0"
+    return ""
 
 
 def _of_experts(module: nn.Module | None) -> str:
@@ -274,7 +282,9 @@ def on_error(text: str, place: str) -> str:
 def source_line(place: str) -> str:
     """Return the line of code at "FILE:LINE", stripped; empty if it cannot be read."""
     path, _, number = place.rpartition(" at ")[2].rpartition(":")
-    return linecache.getline(path, int(number)).strip() if number.isdecimal() else ""
+    if number.isdecimal():
+        return linecache.getline(path, int(number)).strip()
+    return ""
 
 
 def is_static(node: fx.Node) -> bool:

@@ -183,7 +183,10 @@ def _entries(
     value: object, writes: Collection[tuple[int, Any]] = ()
 ) -> tuple[dict[Any, Any], list[Any]]:
     """Return the dict in which an object keeps its data, and the keys of plain data in it."""
-    table = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    if isinstance(value, dict):
+        table = value
+    else:
+        table = getattr(value, "__dict__", {})
     items = content(value)
     if not isinstance(items, dict) or items.keys() != table.keys():
         return {}, []  # such as a list, or a generator of random numbers
@@ -245,7 +248,7 @@ class _Container(NamedTuple):
     table: dict[Any, Any]
     keys: list[Any]
 
-    def data(self) -> Any:
+    def data(self) -> object:
         """Return the plain data in it."""
         if self.keys:
             return (len(self.table), *map(self.table.get, self.keys))
@@ -273,7 +276,8 @@ class Fingerprint:
         *,
         follows: Callable[[torch.Tensor], bool] | None = None,
     ) -> None:
-        self._model, self._optimizer = model, optimizer
+        self._model = model
+        self._optimizer = optimizer
         modules = dict(model.named_modules())
         paths = {id(module): name or "model" for name, module in owners(model)}
         self._paths = [paths[id(module)] for module in modules.values()]
@@ -344,7 +348,10 @@ class Fingerprint:
 
     def _now(self) -> _Snapshot:
         """Return the facts of this moment."""
-        groups = self._optimizer.param_groups if self._optimizer else []
+        if self._optimizer:
+            groups = self._optimizer.param_groups
+        else:
+            groups = []
         ids = map(id, chain.from_iterable(map(dict.values, self._filled)))
         return _Snapshot(
             tables=[any(self._empty), *map(len, self._filled), *ids],
@@ -365,7 +372,9 @@ class Fingerprint:
     def _hooked(self, table: Callable[[torch.Tensor], Any]) -> list[Any]:
         """Return the hooks in a table of each tensor, which grows in place; empty if none."""
         tables = [*map(table, self._tensors)]
-        return [tuple(x or ()) for x in tables] if any(tables) else []
+        if any(tables):
+            return [tuple(x or ()) for x in tables]
+        return []
 
     def _state_now(self) -> list[int]:
         """Return ids of the objects in the optimizer's state."""
@@ -439,11 +448,10 @@ class Fingerprint:
         for (_, name, title), value, value_before in pairs:
             if not same(value_before, value):
                 are_plain = isinstance(value, DATA) and isinstance(value_before, DATA)
-                difference = (
-                    f"was {value_before}, now it is {value}"
-                    if are_plain
-                    else "is another one"
-                )
+                if are_plain:
+                    difference = f"was {value_before}, now it is {value}"
+                else:
+                    difference = "is another one"
                 yield Change(name, f"{title}: its {name} {difference}")
         contents = zip(
             self._containers, snapshot.contents, recorded.contents, strict=True

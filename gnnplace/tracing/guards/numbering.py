@@ -25,6 +25,7 @@ from gnnplace.torch_names import (
     DisableTorchDispatch,
     FakeTensor,
     FakeTensorMode,
+    OpOverload,
     pytree,
 )
 from gnnplace.tracing.fakes import BareMode
@@ -47,7 +48,8 @@ SMALL = 1 << 16
 """Elements up to which a tensor that no op made is known by its bytes, not by its address."""
 TWINS = ("mkldnn_rnn_layer_backward",)
 """Ops of which two results are one tensor, which the cache of fake tensors forgets (torch 2.13)."""
-DEVICE, INDEX = torch.ops.prim.device.default, torch.ops.aten.index.Tensor
+DEVICE = torch.ops.prim.device.default
+INDEX = torch.ops.aten.index.Tensor
 UNLIKE = "no two steps would be alike; leave it out"
 Cell = list[Any]
 """Number and geometry of a storage, as the tensor has it that wrote all of it."""
@@ -85,7 +87,10 @@ class Numbering(BareMode):
         mode: FakeTensorMode | None = None,
     ) -> None:
         super().__init__()
-        self.names, self.inputs, self.places, self.mode = names, inputs, places, mode
+        self.names = names
+        self.inputs = inputs
+        self.places = places
+        self.mode = mode
         self.label: int | None = None
         self.random: list[int | None] = []
         self.seen: set[int] = set()
@@ -111,15 +116,21 @@ class Numbering(BareMode):
     def number(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor as it is at this moment."""
         (number, storage_geometry), geometry = self._cell(tensor)
-        return int(number) if storage_geometry == geometry else hash((number, geometry))
+        if storage_geometry == geometry:
+            return int(number)
+        return hash((number, geometry))
 
     def _cell(self, tensor: torch.Tensor) -> tuple[Cell, Hashable]:
         """Return the storage's number and geometry, and the tensor's own geometry."""
-        key, geometry = storage_of(tensor), _geometry(tensor)
+        key = storage_of(tensor)
+        geometry = _geometry(tensor)
         if key not in self._cells:
             self._alive.append(tensor)
             name = self.names.get(key)
-            content = self._content(tensor, key) if name is None else name
+            if name is None:
+                content = self._content(tensor, key)
+            else:
+                content = name
             number = hash((content, tuple(tensor.shape)))
             self._cells[key] = [number, geometry]
             self.seen.add(number)
@@ -144,7 +155,7 @@ class Numbering(BareMode):
 
     def __torch_dispatch__(
         self,
-        func: Any,
+        func: OpOverload,
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -194,7 +205,10 @@ class Numbering(BareMode):
 
         A result is the same whatever else the call makes, and a fill does not read its target.
         """
-        operands = (None, *args[1:]) if signature.plain in FILLS else args
+        if signature.plain in FILLS:
+            operands = (None, *args[1:])
+        else:
+            operands = args
         position = signature.mask
         if position is not None and position < len(args):  # which results are made
             operands = (*operands[:position], None, *operands[position + 1 :])
@@ -219,12 +233,12 @@ class Numbering(BareMode):
 
     def _run(
         self,
-        func: Any,
+        func: OpOverload,
         signature: Signature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         writes: bool,
-    ) -> Any:
+    ) -> object:
         """Run the op, on fake tensors if it would write real ones."""
         if signature.plain in TWINS and self.mode is not None:
             with patch.object(self.mode, "cache_enabled", False):
@@ -265,10 +279,12 @@ class Numbering(BareMode):
         plain = isinstance(
             value, bool | int | float | complex
         )  # 1 == 1.0 == True hash alike
-        return (type(value), value) if plain else str(value)
+        if plain:
+            return (type(value), value)
+        return str(value)
 
     def _judge(
-        self, op: str, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, op: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Note draws, and what no recording can repeat."""
         self._drawn = may_draw(func, args, kwargs)
@@ -284,9 +300,10 @@ class Numbering(BareMode):
         mode = self.mode
         assert mode is not None
 
-        def fake(x: Any) -> Any:
-            real = isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor)
-            return mode.from_tensor(x) if real else x
+        def fake(x: object) -> object:
+            if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor):
+                return mode.from_tensor(x)
+            return x
 
         return pytree.tree_map(fake, arguments)
 
@@ -370,7 +387,8 @@ class Numbering(BareMode):
             numbers: where to begin, of this run.
             other_numbers: numbers of the other run.
         """
-        pending, passed = list(numbers), set(numbers)
+        pending = list(numbers)
+        passed = set(numbers)
         while pending:
             place, op, read = self.where.get(pending.pop(), ("", "", []))
             later = [r for r in read if r not in other_numbers and r not in passed]

@@ -335,7 +335,7 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     return [x for value in values for x in inside(value) if isinstance(x, torch.Tensor)]
 
 
-def array_data(value: object) -> Any:
+def array_data(value: object) -> object:
     """Return the numbers of an array of numpy that is small; None of any other value."""
     if isinstance(value, np.ndarray) and value.size <= MOST:
         return value.tolist()

@@ -39,7 +39,9 @@ from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.tensors import storage_of, tensors_in
 from gnnplace.tracing.user_code import is_users
 
-PARAMETER, BUFFER, INPUT = "parameter", "buffer", "input"
+PARAMETER = "parameter"
+BUFFER = "buffer"
+INPUT = "input"
 LATER = 10**6
 """Steps that counters are turned on by hand, past what warms up."""
 LOST = "a plan repeats calls of torch alone and would lose it"
@@ -179,7 +181,10 @@ def proved_apart(
 def batch_statistics(step: StepModule) -> tuple[str, ...]:
     """Return buffers that a forward pass fills from its batch, those of batch norms aside."""
     fakes = [t for t in step.parameters() if isinstance(t, FakeTensor)]
-    mode = fakes[0].fake_mode if fakes else make_fake_mode()
+    if fakes:
+        mode = fakes[0].fake_mode
+    else:
+        mode = make_fake_mode()
     runs = _Runs(step, mode, backward=False)
     with runs.restored():
         run, outcome = runs.original()
@@ -333,7 +338,10 @@ class _Runs:
     ) -> Numbers:
         """Run the backward pass, and return the numbers of all that is there after it."""
         leaves = tensors_in(output)
-        roots = [x for x in leaves if x.grad_fn is not None] if self.backward else []
+        if self.backward:
+            roots = [x for x in leaves if x.grad_fn is not None]
+        else:
+            roots = []
         if roots:
             torch.autograd.backward(roots, [torch.ones_like(x) for x in roots])
         numbers: Numbers = {f"output {i}": run.number(t) for i, t in enumerate(leaves)}
@@ -505,7 +513,7 @@ class _Judge:
         regions: list[Any] = []
         original = read_private(checkpoint, REGION, "torch")
 
-        def note_region(*args: object, **options: object) -> Any:
+        def note_region(*args: object, **options: object) -> object:
             regions.append(args[0])
             return original(*args, **options)
 
@@ -525,7 +533,10 @@ class _Judge:
             differing: Values that differ.
             recording: The recording's run.
         """
-        suffix = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
+        if len(differing) > 2:
+            suffix = f" and {len(differing) - 2} more"
+        else:
+            suffix = ""
         values = f"({', '.join(differing[:2])}{suffix})"
         step = self.runs.step
         for kind, name, t in _state(step):
@@ -603,7 +614,9 @@ def _place(step: nn.Module) -> str:
     names = {
         id(m): n.removeprefix("model").lstrip(".") for n, m in step.named_modules()
     }
-    frame, module, line = inspect.currentframe(), "", ""
+    frame = inspect.currentframe()
+    module = ""
+    line = ""
     while frame is not None and frame.f_code is not _Runs.original.__code__:
         owner = frame.f_locals.get("self")
         if (

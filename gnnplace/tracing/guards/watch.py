@@ -34,7 +34,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function
 
 from gnnplace.errors import CaptureError
-from gnnplace.torch_names import fake_tensor, torch_utils
+from gnnplace.torch_names import OpOverload, fake_tensor, torch_utils
 from gnnplace.tracing.user_code import user_place
 
 TRACED_LIBRARIES = ("transformers",)
@@ -72,7 +72,8 @@ def watched() -> Iterator[None]:
 @contextmanager
 def other_generators() -> Iterator[list[str]]:
     """Collect the generators of Python and numpy that are drawn from; leave them as they were."""
-    python_state, numpy_state = random.getstate(), _numpy_state()
+    python_state = random.getstate()
+    numpy_state = _numpy_state()
     names: list[str] = []
     try:
         yield names
@@ -117,7 +118,10 @@ def _refusals() -> Iterator[Patch]:
 
 
 def _handled(
-    function: Any, tensors: Sequence[object], *args: Any, **options: Any
+    function: Callable[..., object],
+    tensors: Sequence[object],
+    *args: object,
+    **options: object,
 ) -> object:
     """Hand a function to torch's modes, as torch does, if it passes on all its tensors.
 
@@ -146,9 +150,11 @@ def _unanswered(places: list[str]) -> Patch:
     """Return a patch that collects the places of questions which fake tensors cannot answer."""
     original = fake_tensor.DataDependentOutputException.__init__
 
-    def note_question(self: Any, *args: Any) -> None:
+    def note_question(
+        self: fake_tensor.DataDependentOutputException, func: OpOverload
+    ) -> None:
         places.append(user_place())
-        original(self, *args)
+        original(self, func)
 
     return patch.object(
         fake_tensor.DataDependentOutputException, "__init__", note_question
@@ -160,23 +166,26 @@ def other_autocasts() -> Iterator[list[str]]:
     """Collect a line for every autocast of another device that is entered within."""
     lines: list[str] = []
     kind = autocast_mode.autocast
-    make, enter = kind.__init__, kind.__enter__
+    make = kind.__init__
+    enter = kind.__enter__
 
     def note_enabled(
-        self: Any,
+        self: torch.autocast,
         device_type: str,
         dtype: torch.dtype | None = None,
         enabled: bool = True,
-        *args: Any,
-        **options: Any,
+        cache_enabled: bool | None = None,
     ) -> None:
-        make(self, device_type, dtype, enabled, *args, **options)
+        make(self, device_type, dtype, enabled, cache_enabled)
         setattr(self, ASKED, enabled)
 
-    def note_entered(self: Any) -> object:
+    def note_entered(self: torch.autocast) -> object:
         is_enabled = getattr(self, ASKED, self._enabled or None)
         if self.device != HOST and is_enabled is not False:
-            condition = "" if is_enabled else ", if it is enabled,"
+            if is_enabled:
+                condition = ""
+            else:
+                condition = ", if it is enabled,"
             lines.append(
                 f"torch.autocast({self.device!r}){user_place()}{condition} does nothing to a step "
                 "that is captured on a CPU, wherever it runs; use torch.autocast('cpu'), whose "

@@ -54,7 +54,10 @@ def has_cuda_kernel(op: OpOverload) -> bool:
         plain_name = name.removeprefix("aten::")
         if plain_name.startswith(HOST):
             return False
-        listed = _listed().get(plain_name) if torch.version.cuda is None else None
+        if torch.version.cuda is None:
+            listed = _listed().get(plain_name)
+        else:
+            listed = None
         if listed is not None:
             return listed
     keys = (CUDA, *EVERYWHERE)

@@ -19,7 +19,8 @@ from gnnplace.tracing.program.program import Program, ProgramOp
 from gnnplace.tracing.signatures import may_draw
 from gnnplace.tracing.tensors import tensors_in
 
-DROPOUT, BERNOULLI = "native_dropout", "bernoulli"
+DROPOUT = "native_dropout"
+BERNOULLI = "bernoulli"
 Seed = Callable[[int], int]
 """The seed of a draw, by its number."""
 Operands = tuple[Any, ...]
@@ -36,7 +37,8 @@ class Seeded(TorchDispatchMode):
 
     def __init__(self, seed: Seed, number: int = 0) -> None:
         super().__init__()
-        self.seed, self.number = seed, number
+        self.seed = seed
+        self.number = number
 
     def __torch_dispatch__(
         self,
@@ -70,7 +72,8 @@ class SeededAgain(Seeded):
 
     def begin_with(self, seed: Seed) -> None:
         """Count draws anew, with other seeds."""
-        self.seed, self.number = seed, 0
+        self.seed = seed
+        self.number = 0
         self._after[_state()] = seed, 0
 
     def begin_draw(self) -> None:
@@ -146,7 +149,8 @@ class ProgramDraws(SeededAgain):
             tensor.shape
         ):
             return False
-        name, recorded = _plain_name(str(func)), _plain_name(str(op.args[1]))
+        name = _plain_name(str(func))
+        recorded = _plain_name(str(op.args[1]))
         if name == recorded:
             # Of 0 and 1 the generator draws as many in every type.
             return (

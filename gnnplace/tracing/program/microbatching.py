@@ -116,7 +116,8 @@ class _MicrobatchTransform:
     """A program and the names of its parts in every micro-batch."""
 
     def __init__(self, program: Program, count: int) -> None:
-        self.source, self.count = program, count
+        self.source = program
+        self.count = count
         self.single = {n for n, i in program.inputs.items() if i.kind != "input"}
         updates = [op for op in program.ops if op.phase == UPDATE]
         self.single |= {r for op in updates for r in op.results if r is not None}
@@ -156,7 +157,9 @@ class _MicrobatchTransform:
 
     def value(self, name: str, copy: int) -> str:
         """Return the name of a value in a copy."""
-        return name if name in self.single else f"{name}#{copy}"
+        if name in self.single:
+            return name
+        return f"{name}#{copy}"
 
     def per_copy(
         self, entries: dict[str, Any], change: Callable[[Any, int], Any]

@@ -39,7 +39,7 @@ def overload(name: str) -> Callable[..., Any]:
     return reduce(getattr, name.split("."), torch.ops)  # type: ignore[arg-type, return-value]
 
 
-def seeded(name: str, target: str, *args: object, **options: object) -> Any:
+def seeded(name: str, target: str, *args: object, **options: object) -> object:
     """Call a random ATen op with the seed of its name and of the current step.
 
     Args:
@@ -61,7 +61,9 @@ def _place(args: tuple[Any, ...], options: dict[str, Any]) -> torch.device:
     devices = [
         device for device in tensor_devices if device.type != "cpu"
     ] or tensor_devices
-    return devices[0] if devices else options.get("device") or torch.device("cpu")
+    if devices:
+        return devices[0]
+    return options.get("device") or torch.device("cpu")
 
 
 @contextmanager
@@ -75,7 +77,10 @@ def drawing(device: torch.device, seed: int) -> Iterator[None]:
     generator = torch.default_generator
     if device.type == "cuda":
         torch.cuda.init()
-        index = torch.cuda.current_device() if device.index is None else device.index
+        if device.index is None:
+            index = torch.cuda.current_device()
+        else:
+            index = device.index
         generator = torch.cuda.default_generators[index]
     state = generator.get_state()
     generator.manual_seed(seed)

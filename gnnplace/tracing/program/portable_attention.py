@@ -110,7 +110,9 @@ PORTABLE: Mapping[Any, Callable[..., Any]] = {
 
 def _scale(query: Tensor, scale: float | None) -> float:
     """Return the scale of the scores."""
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if scale is None:
+        return 1 / math.sqrt(query.shape[-1])
+    return scale
 
 
 def _scores(

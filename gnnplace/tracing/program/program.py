@@ -119,7 +119,9 @@ class ProgramInput:
         `torch.optim`: every update reads it, and would wait for a GPU to tell it.
         """
         on_host = self.kind == "optimizer" and not self.info.shape
-        return torch.device("cpu") if on_host else device
+        if on_host:
+            return torch.device("cpu")
+        return device
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def iter_refs(value: object) -> Iterator[Ref]:
             waiting += reversed(item.values())
 
 
-def map_refs(value: object, function: Callable[[Ref], Any]) -> Any:
+def map_refs(value: object, function: Callable[[Ref], object]) -> Any:
     """Return the same nested value with `function(ref)` in the place of every reference."""
     if isinstance(value, Ref):
         return function(value)
@@ -284,7 +286,8 @@ class CallWriter:
         name_of: Callable[[str], str],
         constant_of: Callable[[Any], Any] = lambda value: value,
     ) -> None:
-        self.name_of, self.constant_of = name_of, constant_of
+        self.name_of = name_of
+        self.constant_of = constant_of
         self.constants: dict[str, Any] = {}
 
     def lines(self, op: ProgramOp) -> list[str]:
@@ -296,7 +299,9 @@ class CallWriter:
             "_" if result is None else self.name_of(result) for result in op.results
         ]
         written = [f"{', '.join(targets)} = {call}" if targets else call]
-        return [*written, "_ = None"] if "_" in targets else written
+        if "_" in targets:
+            return [*written, "_ = None"]
+        return written
 
     def text(self, value: Any) -> str:
         """Return an argument as source."""

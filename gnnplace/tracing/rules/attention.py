@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -35,7 +34,9 @@ from gnnplace.tracing.rules.rule import (
     whole,
 )
 
-HEADS, QUERIES, ZIGZAG = "heads", "queries", "zigzag"
+HEADS = "heads"
+QUERIES = "queries"
+ZIGZAG = "zigzag"
 SDPA = (
     "query",
     "key",
@@ -53,14 +54,18 @@ def attention(case: Case) -> Rule:
     """Split scaled dot products along batch, heads and queries; 4 FLOP a pair and feature."""
     if case.call.argument(4, "dropout_p", 0.0):
         return whole(case, DROPOUT)
-    query, value = case.shapes[0], case.results[0]
+    query = case.shapes[0]
+    value = case.results[0]
     lead = tuple(
         HEADS if axis == 1 and len(value) == 4 else str(axis)
         for axis in range(len(value) - 2)
     )
     causal = bool(case.call.argument(5, "is_causal", False))
     allows_zigzag = causal and query[-2] % 2 == 0  # two blocks a part
-    rows = f"{QUERIES}/{ZIGZAG}" if allows_zigzag else QUERIES
+    if allows_zigzag:
+        rows = f"{QUERIES}/{ZIGZAG}"
+    else:
+        rows = QUERIES
     draft = RuleDraft(case)
     for slot, row_label in enumerate((rows, None, None)):
         # An axis of size one is broadcast: every part reads all of it.
@@ -98,7 +103,10 @@ def _mask_axes(
         strict=False,
     )
     leading = tuple(label if size == full else None for size, full, label in sizes)
-    rows = QUERIES if len(shape) > 1 and shape[-2] == num_queries else None
+    if len(shape) > 1 and shape[-2] == num_queries:
+        rows = QUERIES
+    else:
+        rows = None
     return (*leading, rows, None)[-len(shape) :]
 
 
@@ -112,8 +120,12 @@ def _of_queries(
     arguments = dict(zip(SDPA, args, strict=False)) | kwargs
     if share.parts(ZIGZAG) > 1:
         return _in_zigzag(call, arguments, share)
-    parts, query = share.parts(QUERIES), arguments["query"]
-    place = parts - 1 if isinstance(query, FakeTensor) else share.index(QUERIES)
+    parts = share.parts(QUERIES)
+    query = arguments["query"]
+    if isinstance(query, FakeTensor):
+        place = parts - 1
+    else:
+        place = share.index(QUERIES)
     result: torch.Tensor = call.function(
         **_from(arguments, query, place * query.shape[-2])
     )
@@ -122,7 +134,8 @@ def _of_queries(
 
 def _from(arguments: Keywords, query: torch.Tensor, start: int) -> Keywords:
     """Return the arguments of attention for the queries from position `start` on."""
-    count, device = query.shape[-2], query.device
+    count = query.shape[-2]
+    device = query.device
     on_paper = isinstance(query, FakeTensor)
     key = arguments["key"][..., : start + count, :]
     value = arguments["value"][..., : start + count, :]
@@ -145,7 +158,8 @@ def _from(arguments: Keywords, query: torch.Tensor, start: int) -> Keywords:
 
 def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tensor:
     """Attend for the i-th and the i-th last of twice as many blocks of queries as parts."""
-    parts, place = share.parts(ZIGZAG), share.index(ZIGZAG)
+    parts = share.parts(ZIGZAG)
+    place = share.index(ZIGZAG)
     blocks = (place, 2 * parts - 1 - place)  # for which this part attends
     away = [min(block, 2 * parts - 1 - block) for block in (2 * place, 2 * place + 1)]
     home = [block // 2 for block in blocks]
@@ -155,7 +169,10 @@ def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tens
     is_reversed = away[0] > away[1]  # rows for the first part come first
 
     halves = arguments["query"].unflatten(-2, (2, -1)).movedim(-3, 0)
-    halves = halves.flip(0) if is_reversed else halves.contiguous()
+    if is_reversed:
+        halves = halves.flip(0)
+    else:
+        halves = halves.contiguous()
     first, second = share.sent(halves, counts, received, ZIGZAG)
     size = first.shape[-2]
     outputs = (
@@ -163,7 +180,8 @@ def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tens
         call.function(**_from(arguments, second, blocks[1] * size)),
     )
     returned = share.sent(torch.stack(outputs), received, counts, ZIGZAG)
-    returned = returned.flip(0) if is_reversed else returned
+    if is_reversed:
+        returned = returned.flip(0)
     return returned.movedim(0, -3).flatten(-3, -2)
 
 
@@ -185,10 +203,13 @@ def multi_head_attention(case: Case) -> Rule:
     results: list[Axes] = [(None, "1", None)]
     if len(case.results) == 2:
         results.append(("1", *(None,) * (len(case.results[1]) - 1)))
-    rows, width = math.prod(case.results[0]), case.shapes[0][-1]
+    rows = math.prod(case.results[0])
+    width = case.shapes[0][-1]
     flops = 8.0 * rows * width + 4.0 * rows * case.shapes[1][0]
     rule = draft.rule("attention", *results, flops=flops)
-    return _with_heads(case, rule) if _plain(case) else rule
+    if _plain(case):
+        return _with_heads(case, rule)
+    return rule
 
 
 def _plain(case: Case) -> bool:
@@ -244,13 +265,16 @@ NAMES = (
 )
 
 
-def _by_heads(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> Any:
+def _by_heads(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> object:
     """Attend with some of the heads; outputs are a sum over devices, the first adds the bias."""
     parts = share.parts(HEADS)
     if parts == 1:
         return call.function(*args, **kwargs)
     arguments = dict(zip(NAMES, args, strict=False)) | kwargs
-    x, heads = arguments["query"], arguments["num_heads"]
+    x = arguments["query"]
+    heads = arguments["num_heads"]
     length, batch, width = x.shape
     q, k, v = _projected(arguments, heads // parts, width // heads)
     mask = arguments.get("attn_mask")
@@ -260,11 +284,15 @@ def _by_heads(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -
     if arguments.get("need_weights", True):
         scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)
         scores = torch.softmax(scores if mask is None else scores + mask, -1)
-        y, weights = scores @ v, scores.sum(1) / heads
+        y = scores @ v
+        weights = scores.sum(1) / heads
     else:
         y = functional.scaled_dot_product_attention(q, k, v, mask)
     bias = arguments["out_proj_bias"]
-    bias = None if bias is None else bias * float(share.index(HEADS) == 0)
+    if bias is None:
+        bias = None
+    else:
+        bias = bias * float(share.index(HEADS) == 0)
     joined = y.permute(2, 0, 1, 3).reshape(length, batch, width // parts)
     return functional.linear(joined, arguments["out_proj_weight"], bias), weights
 
@@ -273,7 +301,10 @@ def _projected(arguments: Keywords, heads: int, features: int) -> list[torch.Ten
     """Return queries, keys and values of some heads. [batch, heads, positions, features]"""
     weights = arguments["in_proj_weight"].chunk(3)
     bias = arguments["in_proj_bias"]
-    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    if bias is None:
+        biases = (None,) * 3
+    else:
+        biases = bias.chunk(3)
     projections = []
     for name, weight, bias in zip(
         ("query", "key", "value"), weights, biases, strict=True

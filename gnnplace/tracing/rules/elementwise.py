@@ -21,7 +21,8 @@ from gnnplace.tracing.rules.rule import (
     whole,
 )
 
-ELEMENTWISE, REDUCTION = "elementwise", "reduction"
+ELEMENTWISE = "elementwise"
+REDUCTION = "reduction"
 PLAIN = {  # Python's operators, by the name of the operation
     "iadd": "add",
     "radd": "add",
@@ -90,7 +91,8 @@ def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
     def run(
         call: LayerCall, args: Operands, kwargs: Keywords, share: Share
     ) -> torch.Tensor:
-        training, p = call.argument(2, "training", True), call.argument(1, "p", 0.5)
+        training = call.argument(2, "training", True)
+        p = call.argument(1, "p", 0.5)
         if not training or p == 0.0 or args[0].shape == case.results[0]:
             return call.function(*args, **kwargs)
         ones = torch.ones(case.results[0], dtype=args[0].dtype, device=args[0].device)
@@ -112,10 +114,14 @@ def along(position: int, default: object, name: str = "dim") -> Callable[[Case],
     def rule(case: Case) -> Rule:
         rank = len(case.shapes[0])
         argument = case.call.argument(position, name, default)
-        dims = argument if isinstance(argument, list | tuple) else [argument]
+        if isinstance(argument, list | tuple):
+            dims = argument
+        else:
+            dims = [argument]
         if not all(isinstance(axis, int) for axis in dims) or not rank:
             return whole(case, "it mixes all axes")
-        axes, draft = numbered(rank, *dims), RuleDraft(case)
+        axes = numbered(rank, *dims)
+        draft = RuleDraft(case)
         for slot, shape in enumerate(case.shapes):
             draft.read(slot if len(shape) == rank else None, axes)
         return draft.rule(
@@ -133,7 +139,8 @@ def mixing(*axes: int) -> Callable[[Case], Rule]:
 
 def windows(case: Case) -> Rule:
     """Split `Tensor.unfold` along its axis; `unfold` and `fold` of images along examples alone."""
-    rank, result = len(case.shapes[0]), case.results[0]
+    rank = len(case.shapes[0])
+    result = case.results[0]
     if len(result) > rank and case.call.kind == "unfold":
         return along(1, None, "dimension")(case)
     if max(rank, len(result)) != 4:
@@ -153,12 +160,12 @@ def indexed(case: Case) -> Rule:
     if not isinstance(axis, int) or len(case.results) != 1 or not rank:
         return whole(case, "an index that is not along one axis")
     unequal_axes = {k for k in range(rank) if len({shape[k] for shape in shapes}) > 1}
-    axes, draft = numbered(rank, axis, *unequal_axes), RuleDraft(case)
-    index_axes = (
-        numbered(rank, *unequal_axes - {axis % rank})
-        if case.call.kind == "gather"
-        else axes
-    )
+    axes = numbered(rank, axis, *unequal_axes)
+    draft = RuleDraft(case)
+    if case.call.kind == "gather":
+        index_axes = numbered(rank, *unequal_axes - {axis % rank})
+    else:
+        index_axes = axes
     for slot, shape in enumerate(case.shapes):
         draft.read(slot if len(shape) == rank else None, index_axes if slot else axes)
     return draft.rule(ELEMENTWISE, index_axes)
@@ -166,7 +173,8 @@ def indexed(case: Case) -> Rule:
 
 def selected(case: Case) -> Rule:
     """Split `index_select` along its other axes, and along the index."""
-    rank, axis = len(case.shapes[0]), case.call.argument(1, "dim")
+    rank = len(case.shapes[0])
+    axis = case.call.argument(1, "dim")
     if not isinstance(axis, int) or not rank or len(case.shapes[1]) != 1:
         return whole(case, "an index that is not along one axis")
     axes = numbered(rank)
@@ -177,10 +185,14 @@ def similarity(case: Case) -> Rule:
     """Split `cosine_similarity` and `pairwise_distance` but along the axis that they reduce."""
     cosine = case.call.kind == "cosine_similarity"
     rank = max(map(len, case.shapes))
-    over = int(case.call.argument(2, "dim", 1)) % rank if cosine else rank - 1
+    if cosine:
+        over = int(case.call.argument(2, "dim", 1)) % rank
+    else:
+        over = rank - 1
     if case.call.argument(4, "keepdim", False):
         return whole(case, "an axis that is kept")
-    axes, draft = numbered(rank, over), RuleDraft(case)
+    axes = numbered(rank, over)
+    draft = RuleDraft(case)
     padded = [(1,) * (rank - len(shape)) + shape for shape in case.shapes]
     full = tuple(map(max, zip(*padded, strict=True)))
     for slot, shape in enumerate(case.shapes):
@@ -217,7 +229,10 @@ def reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
     keep = bool(case.call.argument(2, "keepdim", False))
     if dim is None or dim == () or dim == []:
         return list(range(rank)), keep
-    dims = dim if isinstance(dim, tuple | list) else (dim,)
+    if isinstance(dim, tuple | list):
+        dims = dim
+    else:
+        dims = (dim,)
     return [int(axis) % rank for axis in dims], keep
 
 
@@ -236,7 +251,8 @@ def _mean(over: list[str]) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         result = call.function(*args, **kwargs)
         for label in over:
-            result = result / share.parts(label) if share.parts(label) > 1 else result
+            if share.parts(label) > 1:
+                result = result / share.parts(label)
         return result
 
     return run

@@ -31,18 +31,26 @@ from gnnplace.tracing.rules.rule import (
     Share,
 )
 
-TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
+TOKENS = "0"
+EXPERTS = "experts"
+WIDTH = "width"
+DISPATCH = "dispatch"
 
 
 def of_experts(case: Case) -> Rule:
     """Split `experts(x, index, weights, up, down, act, first, up_bias, down_bias)`."""
-    index, up, down = case.shapes[1], case.shapes[3], case.shapes[4]
+    index = case.shapes[1]
+    up = case.shapes[3]
+    down = case.shapes[4]
     draft = RuleDraft(case)
     dispatched = f"{DISPATCH}/{SPREAD}"
     for slot in range(3):
         draft.read(slot, (f"{TOKENS}/{dispatched}", None))
     act = case.call.args[5]
-    groups = GATES[act].groups if act in GATES else up[1] // down[2]
+    if act in GATES:
+        groups = GATES[act].groups
+    else:
+        groups = up[1] // down[2]
     inner = f"{WIDTH}|2" if groups == 2 else WIDTH
     draft.read(3, (f"{EXPERTS}/{dispatched}", inner, None))
     draft.read(4, (f"{EXPERTS}/{dispatched}", None, WIDTH))
@@ -103,14 +111,16 @@ def _dispatched(
     )
     if isinstance(x, FakeTensor):
         come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
-        rows, ones = x[come // index.shape[1]], weights.flatten()[come].unsqueeze(1)
+        rows = x[come // index.shape[1]]
+        ones = weights.flatten()[come].unsqueeze(1)
         returned = balanced(rows, expert_ids[come].unsqueeze(1), ones, experts)[
             : len(order)
         ]
     else:
         # Rows to each other shard, by the shard that sends and that which receives.
         order = order[: int(is_expert.sum())]
-        rows, owner = x[order // index.shape[1]], expert_ids[order] // num_local_experts
+        rows = x[order // index.shape[1]]
+        owner = expert_ids[order] // num_local_experts
         traffic = torch.zeros(parts, parts, dtype=torch.int64, device=x.device)
         traffic[share.index(label)] = torch.bincount(owner, minlength=parts)
         traffic = share.total(traffic, label)

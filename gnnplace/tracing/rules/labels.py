@@ -35,10 +35,17 @@ def groups_of(label: str) -> int:
 
 def labels_of(entry: str | None) -> tuple[str, ...]:
     """Return the labels that cut an axis, each with its groups; see `Rule`."""
-    return () if entry is None else tuple(entry.split("/"))
+    if entry is None:
+        return ()
+    return tuple(entry.split("/"))
 
 
 def first_label(entry: str | None) -> str | None:
     """Return the first of the labels that cut an axis, if it cuts the axis itself."""
-    first = None if entry is None else entry.partition("/")[0]
-    return None if first is None or "|" in first else first
+    if entry is None:
+        first = None
+    else:
+        first = entry.partition("/")[0]
+    if first is None or "|" in first:
+        return None
+    return first

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from gnnplace.torch_names import FunctionContext
 from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.elementwise import (
@@ -35,8 +35,11 @@ from gnnplace.tracing.rules.rule import (
     whole,
 )
 
-LOSS, CLASSES = "loss", "classes"
-MEAN, SUM, NONE = "mean", "sum", "none"
+LOSS = "loss"
+CLASSES = "classes"
+MEAN = "mean"
+SUM = "sum"
+NONE = "none"
 
 
 def classification(case: Case) -> Rule:
@@ -44,7 +47,8 @@ def classification(case: Case) -> Rule:
 
     The mean is over the targets that count: not ignored, each with its class's weight.
     """
-    scores, target = case.shapes[0], case.shapes[1]
+    scores = case.shapes[0]
+    target = case.shapes[1]
     if len(scores) < 2 or _reduction(case.call, 6) not in (MEAN, SUM, NONE):
         return whole(case, "a loss of one example")
     axes = numbered(len(scores), 1)
@@ -57,7 +61,10 @@ def classification(case: Case) -> Rule:
     draft.read(1, target_axes)
     kind = _reduction(case.call, 6)
     result: Axes = (axes[0], *axes[2:]) if kind == NONE else ()
-    sums = {CLASSES: Exchanged(math.prod(target))} if splits_classes else {}
+    if splits_classes:
+        sums = {CLASSES: Exchanged(math.prod(target))}
+    else:
+        sums = {}
     return draft.rule(
         LOSS, result, run=_counted if kind == MEAN else _added, exchanges=sums
     )
@@ -70,17 +77,25 @@ def _added(
     if share.parts(CLASSES) == 1:
         return call.function(*args, **kwargs)
     losses = _rows(call, args, kwargs, share)
-    return losses if _reduction(call, 6) == NONE else losses.sum()
+    if _reduction(call, 6) == NONE:
+        return losses
+    return losses.sum()
 
 
 def _rows(
     call: LayerCall, args: Operands, kwargs: Keywords, share: Share
 ) -> torch.Tensor:
     """Return a part's shares of the losses of rows, if classes are cut."""
-    target = args[1] if len(args) > 1 else kwargs["target"]
+    if len(args) > 1:
+        target = args[1]
+    else:
+        target = kwargs["target"]
     ignored = call.argument(4, "ignore_index", -100)
     smoothing = call.argument(7, "label_smoothing", 0.0)
-    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    if len(args) > 2:
+        weight = args[2]
+    else:
+        weight = kwargs.get("weight")
     losses: torch.Tensor = _ShareOfClasses.apply(
         args[0], target, weight, ignored, smoothing, share
     )
@@ -97,6 +112,18 @@ def log_sum_exp(
     return largest + share.total((local - largest).exp(), label).log()
 
 
+class _LossContext(FunctionContext):
+    """What `_ShareOfClasses` keeps for its backward pass.
+
+    Attributes:
+        is_smooth: Whether there is label smoothing.
+        smoothing_weight: Smoothing of one class, times the sum of all classes' weights.
+    """
+
+    is_smooth: bool
+    smoothing_weight: torch.Tensor
+
+
 class _ShareOfClasses(torch.autograd.Function):
     """Every row's share of log-sum-exp minus its target's score, for a part of the classes.
 
@@ -106,7 +133,7 @@ class _ShareOfClasses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _LossContext,
         scores: torch.Tensor,
         target: torch.Tensor,
         weight: torch.Tensor | None,
@@ -158,7 +185,7 @@ class _ShareOfClasses(torch.autograd.Function):
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, *gradients: torch.Tensor
+        ctx: _LossContext, *gradients: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         """Return softmax times a row's weights, minus those of its classes, times its gradient."""
         (gradient,) = gradients
@@ -175,12 +202,18 @@ class _ShareOfClasses(torch.autograd.Function):
         return result, None, None, None, None, None
 
 
+class _LogSumContext(FunctionContext):
+    """What `_ShareOfLogSum` keeps for its backward pass: the axis of the sum."""
+
+    axis: int
+
+
 class _ShareOfLogSum(torch.autograd.Function):
     """A part's equal share of a log-sum-exp along an axis that is cut."""
 
     @staticmethod
     def forward(
-        ctx: Any, scores: torch.Tensor, axis: int, share: Share, label: str
+        ctx: _LogSumContext, scores: torch.Tensor, axis: int, share: Share, label: str
     ) -> torch.Tensor:
         """Return the share; it has no such axis."""
         log_sum = log_sum_exp(scores, axis, share, label)
@@ -190,7 +223,7 @@ class _ShareOfLogSum(torch.autograd.Function):
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, *gradients: torch.Tensor
+        ctx: _LogSumContext, *gradients: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         """Return softmax times the gradient."""
         (gradient,) = gradients
@@ -216,7 +249,9 @@ def log_sum(case: Case) -> Rule:
             return call.function(*args, **kwargs)
         scores = args[0] if args else kwargs["input"]
         result: torch.Tensor = _ShareOfLogSum.apply(scores, reduced[0], share, label)
-        return result.unsqueeze(reduced[0]) if keeps_axis else result
+        if keeps_axis:
+            return result.unsqueeze(reduced[0])
+        return result
 
     sums = {
         label: Exchanged(
@@ -236,8 +271,14 @@ def _counted(
     splits_classes = share.parts(CLASSES) > 1
     if not labels and not splits_classes:
         return call.function(*args, **kwargs)
-    target = args[1] if len(args) > 1 else kwargs["target"]
-    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    if len(args) > 1:
+        target = args[1]
+    else:
+        target = kwargs["target"]
+    if len(args) > 2:
+        weight = args[2]
+    else:
+        weight = kwargs.get("weight")
     counts = target != call.argument(4, "ignore_index", -100)
     weights = counts.to(torch.float64)
     if weight is not None:
@@ -286,7 +327,8 @@ def comparison(position: int) -> Callable[[Case], Rule]:
             and case.call.kind in ("mse_loss", "l1_loss")
         ):
             return whole(case, "a mean over weights")
-        axes, draft = numbered(len(case.shapes[0])), RuleDraft(case)
+        axes = numbered(len(case.shapes[0]))
+        draft = RuleDraft(case)
         for slot, shape in enumerate(case.shapes):  # with weights, where it has some
             draft.read(slot, broadcast(shape, case.shapes[0], axes))
         if kind == MEAN:

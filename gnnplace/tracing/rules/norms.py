@@ -18,7 +18,9 @@ from gnnplace.tracing.rules.rule import (
     whole,
 )
 
-NORM, BATCH, CHANNELS = "norm", "0", "channels"
+NORM = "norm"
+BATCH = "0"
+CHANNELS = "channels"
 
 
 def layer_norm(case: Case) -> Rule:
@@ -87,10 +89,13 @@ def _synchronised(
         arguments, mean.detach(), variance.detach() * count / max(1, count - 1)
     )
     centred = x - mean.view(shape)
-    weight, bias = arguments.get("weight"), arguments.get("bias")
+    weight = arguments.get("weight")
+    bias = arguments.get("bias")
     y = centred * torch.rsqrt(variance + arguments.get("eps", 1e-5)).view(shape)
     y = y if weight is None else y * weight.view(shape)
-    return y if bias is None else y + bias.view(shape)
+    if bias is None:
+        return y
+    return y + bias.view(shape)
 
 
 def _moments(
@@ -98,7 +103,8 @@ def _moments(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and variance over all devices from those of each, exchanged once. [channels]"""
     moments = torch.stack([values.mean(over), values.var(over, correction=0)])
-    count, index = share.parts(BATCH), share.index(BATCH)
+    count = share.parts(BATCH)
+    index = share.index(BATCH)
     # Every device has its moments in a row of its own, so that the sum has them all.
     rows = torch.nn.functional.pad(
         moments[None], (0, 0, 0, 0, index, count - 1 - index)

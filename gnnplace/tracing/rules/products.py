@@ -24,7 +24,10 @@ from gnnplace.tracing.rules.rule import (
     whole,
 )
 
-IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
+IN = "in"
+OUT = "out"
+VOCABULARY = "vocabulary"
+FEATURES = "features"
 
 
 def linear(case: Case) -> Rule:
@@ -120,7 +123,8 @@ def _convolution(case: Case, weight: tuple[str, str], windows: tuple[int, ...]) 
 
 def pool(case: Case) -> Rule:
     """Split pooling and resizing along batch, if there is one, and channels."""
-    rank, kind = len(case.results[0]), case.call.kind
+    rank = len(case.results[0])
+    kind = case.call.kind
     over = next((int(axes) for axes in "123" if f"{axes}d" in kind), rank - 2)
     axes = tuple(str(i) if i < rank - over else None for i in range(rank))
     return case.reads(axes).rule("pool", *[axes] * len(case.results))
@@ -145,7 +149,8 @@ def _lookup(
     """Look up the rows that a device has of a table that is cut along its vocabulary."""
     if share.parts(VOCABULARY) == 1:
         return call.function(*args, **kwargs)
-    ids, table = args[0], args[1]
+    ids = args[0]
+    table = args[1]
     padding = call.argument(2, "padding_idx")
     whole_size = table.shape[0] * share.parts(VOCABULARY)
     start = table.shape[0] * share.index(VOCABULARY)

@@ -79,7 +79,10 @@ def with_batches(graph: CallGraph, rules: list[Rule]) -> list[Rule]:
 def _follow(call: LayerCall, rule: Rule, axis: dict[int, int]) -> None:
     """Note which axes of a call's results are the batch."""
     for value, axes in zip(call.reads, rule.reads, strict=True):
-        entry = axes[axis[value]] if value in axis and axis[value] < len(axes) else None
+        if value in axis and axis[value] < len(axes):
+            entry = axes[axis[value]]
+        else:
+            entry = None
         label = first_label(entry)
         if label is None:
             continue
@@ -210,7 +213,9 @@ def _axes_in_parts(
         return None
     axes = [_joined(result, [s[i] for s in shares]) for i, result in enumerate(full)]
     joined_axes = tuple(axis for axis in axes if axis is not None)
-    return joined_axes if len(joined_axes) == len(axes) else None
+    if len(joined_axes) == len(axes):
+        return joined_axes
+    return None
 
 
 def _drawn(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -300,11 +305,15 @@ ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
 
 def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     """Return a rule for each call of a graph."""
-    rules, rows = [], dict[int, int]()
+    rules = []
+    rows = dict[int, int]()
     for call in graph.calls:
         case = case_of(graph, call, rows)
         is_users = isinstance(call.function, UserFunction)
-        rule = _user_rule(graph, case) if is_users else rule_of(case)
+        if is_users:
+            rule = _user_rule(graph, case)
+        else:
+            rule = rule_of(case)
         rules.append(rule)
         for value, axes in zip(call.results, rule.results, strict=True):
             examples = rows_in(axes)

@@ -36,7 +36,8 @@ from gnnplace.tracing.rules import (
     labels_of,
 )
 
-WHOLE, ROWS = "whole", "rows"
+WHOLE = "whole"
+ROWS = "rows"
 SPREAD = "spread"  # beside a label of examples it cuts these, too
 
 Operands = tuple[Any, ...]
@@ -135,10 +136,8 @@ class Rule:
             groups = f"|{examples // parts}"
             return (axes[0].replace(f"|{examples}", groups), *axes[1:])  # type: ignore[union-attr]
 
-        reads, results = (
-            tuple(map(with_fewer_examples, self.reads)),
-            tuple(map(with_fewer_examples, self.results)),
-        )
+        reads = tuple(map(with_fewer_examples, self.reads))
+        results = tuple(map(with_fewer_examples, self.results))
         return replace(self, reads=reads, results=results)
 
 
@@ -175,17 +174,15 @@ class RowShare:
     def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Return the sum over all parts, cut either way."""
         for cut in (label, ROWS) if label == self.label else (label,):
-            tensor = (
-                self.share.total(tensor, cut) if self.share.parts(cut) > 1 else tensor
-            )
+            if self.share.parts(cut) > 1:
+                tensor = self.share.total(tensor, cut)
         return tensor
 
     def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Return the largest of all parts, cut either way."""
         for cut in (label, ROWS) if label == self.label else (label,):
-            tensor = (
-                self.share.largest(tensor, cut) if self.share.parts(cut) > 1 else tensor
-            )
+            if self.share.parts(cut) > 1:
+                tensor = self.share.largest(tensor, cut)
         return tensor
 
     def sent(
@@ -235,7 +232,9 @@ class Case:
     def shape(self, position: int, name: str) -> tuple[int, ...] | None:
         """Return the shape of a tensor argument; None if there is none."""
         slot = self.slot(position, name)
-        return None if slot is None else self.shapes[slot]
+        if slot is None:
+            return None
+        return self.shapes[slot]
 
 
 @dataclass
@@ -285,7 +284,10 @@ class RuleDraft:
             for slot in self.labels:
                 self.read(slot, _with_rows(self.labels[slot], label, examples))
             results = tuple(_with_rows(axes, label, examples) for axes in results)
-            run = None if run is None else _on_rows(run, label)
+            if run is None:
+                run = None
+            else:
+                run = _on_rows(run, label)
             if label in exchanged:
                 exchanged[ROWS] = exchanged[label]
         for axes, shape in zip(results, self.case.results, strict=True):
@@ -392,7 +394,10 @@ def case_of(graph: CallGraph, call: LayerCall, rows: Mapping[int, int]) -> Case:
 
 def numbered(rank: int, *unlabelled: int) -> Axes:
     """Return a label "0", "1", … for each axis but the unlabelled ones."""
-    skipped = {axis % rank for axis in unlabelled} if rank else set()
+    if rank:
+        skipped = {axis % rank for axis in unlabelled}
+    else:
+        skipped = set()
     return tuple(None if axis in skipped else str(axis) for axis in range(rank))
 
 
@@ -409,8 +414,10 @@ def own_part(tensor: torch.Tensor, axes: Axes, share: Share) -> torch.Tensor:
     """Return a device's part of an unsplit tensor."""
     for axis, entry in enumerate(axes):
         for label in labels_of(entry):
-            base, groups = base_label(label), groups_of(label)
-            parts, index = share.parts(base), share.index(base)
+            base = base_label(label)
+            groups = groups_of(label)
+            parts = share.parts(base)
+            index = share.index(base)
             if parts > 1:
                 grouped = tensor.unflatten(axis, (groups, -1)).chunk(parts, axis + 1)
                 tensor = grouped[index].flatten(axis, axis + 1)

@@ -49,7 +49,8 @@ def reshaped(case: Case) -> Rule:
     """
     if isinstance(case.call.argument(1, "dtype"), torch.dtype):
         return whole(case, "a view as another type")
-    shape_before, shape_after = case.shapes[0], case.results[0]
+    shape_before = case.shapes[0]
+    shape_after = case.results[0]
     read_axes, result_axes = _grouped(shape_before, shape_after)
     rule = case.reads(read_axes).rule(SHAPE, result_axes)
     return replace(
@@ -63,18 +64,20 @@ def _grouped(
     """Return the labels of a tensor before and after it is reshaped."""
     labels_before: list[str | None] = [None] * len(shape_before)
     labels_after: list[str | None] = [None] * len(shape_after)
-    i = j = 0
+    i = 0
+    j = 0
     while i < len(shape_before) and j < len(shape_after):
         # The first axes of the next group before and after, and the axes behind its last.
-        first_before, first_after = (
-            _skip_ones(shape_before, i),
-            _skip_ones(shape_after, j),
-        )
-        i, j = first_before, first_after
+        first_before = _skip_ones(shape_before, i)
+        first_after = _skip_ones(shape_after, j)
+        i = first_before
+        j = first_after
         if i == len(shape_before) or j == len(shape_after):
             break
-        size_before, size_after = shape_before[i], shape_after[j]
-        i, j = i + 1, j + 1
+        size_before = shape_before[i]
+        size_after = shape_after[j]
+        i = i + 1
+        j = j + 1
         while size_before != size_after:
             if size_before < size_after:
                 size_before *= shape_before[i]
@@ -112,7 +115,10 @@ def _label_rows(
         else (labels_after, labels_before, shape_after)
     )
     if len(shape_before) + len(shape_after) == 3 and sizes[1] > 1:
-        examples = f"{merged[0]}/" if sizes[0] > 1 else ""
+        if sizes[0] > 1:
+            examples = f"{merged[0]}/"
+        else:
+            examples = ""
         apart[1] = ROWS
         merged[0] = f"{examples}{ROWS}|{sizes[0]}"
 
@@ -139,7 +145,8 @@ def _remade(
 
 def permuted(case: Case) -> Rule:
     """Split `transpose`, `permute`, `movedim` and `t`, which tell by sizes that count the axes."""
-    rank, call = len(case.shapes[0]), case.call
+    rank = len(case.shapes[0])
+    call = case.call
     counted = torch.empty(tuple(range(rank)), device="meta")
     args, kwargs = fill((call.args, call.kwargs), lambda _: counted)
     order = call.function(*args, **kwargs).shape
@@ -150,7 +157,8 @@ def permuted(case: Case) -> Rule:
 
 def expanded(case: Case) -> Rule:
     """Split `expand`: axes of size one are repeated, on each device as many as it has."""
-    shape_before, shape_after = case.shapes[0], case.results[0]
+    shape_before = case.shapes[0]
+    shape_after = case.results[0]
     axes = numbered(len(shape_after))
     new = len(shape_after) - len(shape_before)
     draft = RuleDraft(case)
@@ -163,7 +171,8 @@ def expanded(case: Case) -> Rule:
 
 def repeated(case: Case) -> Rule:
     """Split `repeat` and `repeat_interleave` along axes that are not repeated."""
-    shape_before, shape_after = case.shapes[0], case.results[0]
+    shape_before = case.shapes[0]
+    shape_after = case.results[0]
     new = len(shape_after) - len(shape_before)
     if len(case.shapes) > 1 or new < 0:
         return whole(case, "it repeats by numbers of a tensor, or in one axis")
@@ -200,7 +209,8 @@ def assigned(case: Case) -> Rule:
     read_axes, result_axes = axes
     draft = RuleDraft(case)
     if len(case.shapes) == 2:
-        value_shape, base = case.shapes[1], case.shapes[0]
+        value_shape = case.shapes[1]
+        base = case.shapes[0]
         if len(value_shape) > len(result_axes):
             return whole(case, "it assigns more axes than there are")
         sizes = {
@@ -226,7 +236,8 @@ def as_complex(case: Case) -> Rule:
 
 def made_like(case: Case) -> Rule:
     """Split `new_empty` and its kin along axes as long as those of the tensor they are like."""
-    shape_before, shape_after = case.shapes[0], case.results[0]
+    shape_before = case.shapes[0]
+    shape_after = case.results[0]
     pairs = zip(shape_before, shape_after, strict=False)
     axes = [str(k) if a == b else None for k, (a, b) in enumerate(pairs)]
     rule = case.reads((*axes, *[None] * (len(shape_before) - len(axes)))).rule(
@@ -240,7 +251,10 @@ def made_like(case: Case) -> Rule:
         options = {k: v for k, v in kwargs.items() if k not in ("size", "fill_value")}
         if call.kind != "new_full":
             return call.function(args[0], shape, **options)
-        value = args[2] if len(args) > 2 else kwargs.get("fill_value")
+        if len(args) > 2:
+            value = args[2]
+        else:
+            value = kwargs.get("fill_value")
         return call.function(args[0], shape, value, **options)
 
     return replace(rule, run=run)
@@ -249,7 +263,10 @@ def made_like(case: Case) -> Rule:
 def _indexed_axes(case: Case) -> tuple[Axes, Axes] | None:
     """Return labels of a tensor and of what an index takes of it; None if an index is a tensor."""
     index = case.call.args[1]
-    items = list(index) if isinstance(index, tuple) else [index]
+    if isinstance(index, tuple):
+        items = list(index)
+    else:
+        items = [index]
     if any(isinstance(item, CallRef | list | torch.Tensor | bool) for item in items):
         return None
     rank = len(case.shapes[0])
@@ -284,16 +301,18 @@ def _entire_axes(items: list[Any], shape: tuple[int, ...]) -> tuple[Axes, Axes]:
 
 def pieces(case: Case) -> Rule:
     """Split `split`, `unbind`, `narrow`, `slice`, … but along the axis that they cut."""
-    position = 1 if case.call.kind in ("unbind", "narrow", "select", "slice") else 2
+    if case.call.kind in ("unbind", "narrow", "select", "slice"):
+        position = 1
+    else:
+        position = 2
     rank = len(case.shapes[0])
     axis = int(case.call.argument(position, "dim", 0)) % rank
     axes = numbered(rank, axis)
     drops_axis = case.call.kind in ("unbind", "select")
-    result_axes = (
-        tuple(label for i, label in enumerate(axes) if i != axis)
-        if drops_axis
-        else axes
-    )
+    if drops_axis:
+        result_axes = tuple(label for i, label in enumerate(axes) if i != axis)
+    else:
+        result_axes = axes
     return case.reads(axes).rule(SHAPE, *[result_axes] * len(case.results))
 
 
@@ -305,11 +324,10 @@ def joined(case: Case) -> Rule:
     result_axes = numbered(rank, axis)
     if any(len(shape) != rank - stack for shape in case.shapes):
         return whole(case, "tensors of several ranks")
-    read_axes = (
-        tuple(label for i, label in enumerate(result_axes) if i != axis)
-        if stack
-        else result_axes
-    )
+    if stack:
+        read_axes = tuple(label for i, label in enumerate(result_axes) if i != axis)
+    else:
+        read_axes = result_axes
     draft = RuleDraft(case)
     for slot in range(len(case.shapes)):
         draft.read(slot, read_axes)
@@ -318,13 +336,16 @@ def joined(case: Case) -> Rule:
 
 def padded(case: Case) -> Rule:
     """Split `pad` along axes that do not grow."""
-    shape_before, shape_after = case.shapes[0], case.results[0]
+    shape_before = case.shapes[0]
+    shape_after = case.results[0]
     amounts = case.call.argument(1, "pad")
     grown = [
         len(shape_before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount
     ]
     axes = numbered(len(shape_before), *grown)
-    return case.reads(axes).rule(SHAPE, axes) if math.prod(shape_after) else whole(case)
+    if math.prod(shape_after):
+        return case.reads(axes).rule(SHAPE, axes)
+    return whole(case)
 
 
 RESHAPED = (
@@ -448,7 +469,9 @@ def _cut_axis(graph: CallGraph, call: LayerCall) -> tuple[int, int] | None:
     axis = int(call.argument(2, "dim", 0)) % len(shape)
     sizes = {graph.values[value].shape[axis] for value in call.results}
     equal = len(sizes) == 1 and len(call.results) * sizes.pop() == shape[axis]
-    return (axis, len(call.results)) if equal else None
+    if equal:
+        return (axis, len(call.results))
+    return None
 
 
 def _chain(
@@ -460,23 +483,26 @@ def _chain(
     axis: int,
 ) -> list[tuple[int, str]] | None:
     """Return calls from the cut back to the product that makes the axis, each with its label."""
-    value, chain = graph.calls[cut].reads[0], []
+    value = graph.calls[cut].reads[0]
+    chain = []
     while graph.values[value].source == CALL and readers[value] == 1:
         index = producer[value]
         rule = rules[index]
-        label = rule.results[0][axis] if len(rule.results) == 1 else None
+        if len(rule.results) == 1:
+            label = rule.results[0][axis]
+        else:
+            label = None
         if label is None or "|" in label or label == ROWS:
             return None
         chain.append((index, label))
         if rule.kind in PRODUCTS:
-            return (
-                chain
-                if _made_by_parameters(graph, graph.calls[index], rule, label)
-                else None
-            )
+            if _made_by_parameters(graph, graph.calls[index], rule, label):
+                return chain
+            return None
         if rule.kind != SHAPE or label not in rule.reads[0]:
             return None
-        value, axis = graph.calls[index].reads[0], rule.reads[0].index(label)
+        value = graph.calls[index].reads[0]
+        axis = rule.reads[0].index(label)
     return None
 
 

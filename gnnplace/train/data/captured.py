@@ -41,7 +41,9 @@ from gnnplace.problem import UPDATE, Cluster, Problem, build_problem, with_micro
 from gnnplace.train.data.captured_graph import CapturedGraph, read_captured
 from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cluster
 
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+TRAIN = "train"
+VALIDATION = "validation"
+TEST = "test"
 PARTS = (TRAIN, VALIDATION, TEST)
 
 
@@ -103,7 +105,8 @@ __all__ = [
 Generator = np.random.Generator
 Link = tuple[str, str, float, float]
 T = TypeVar("T")
-AMPLE, TIGHT_MEMORY = "ample", "tight"
+AMPLE = "ample"
+TIGHT_MEMORY = "tight"
 MEMORY = (AMPLE, TIGHT_MEMORY)
 MICROBATCHES = (1, 4, 8)
 MOST_OPS = 10_000
@@ -209,7 +212,8 @@ def captured_problem(
     graph = store.graph(name)
     draws = draws or CapturedDraws()
     target = int(_between(draws.groups or (1, 1), rng))
-    graph = graph if draws.groups is None else graph.coarsened(target)
+    if draws.groups is not None:
+        graph = graph.coarsened(target)
     counts = draws.microbatches
     fitting = [m for m in counts if m * graph.num_ops <= draws.most_ops] or [
         min(counts)
@@ -226,7 +230,8 @@ def captured_problem(
         "fast": (link[0], 1.0),
         "slow": (link[1], SLOWER if link[0] == link[1] else 1.0),
     }
-    cluster, share = _cluster(draw, link, rng), draw.scale / draw.microbatches
+    cluster = _cluster(draw, link, rng)
+    share = draw.scale / draw.microbatches
     one = share_of(graph, f"{graph.name}-{seed}", cluster, share, costs)
     problem = with_microbatches(one, draw.microbatches, profiled=True)
     return with_memory(
@@ -270,7 +275,8 @@ def _between(ends: tuple[float, float], rng: Generator) -> float:
 
 
 def _cluster(draw: Draw, link: Link, rng: Generator) -> Cluster:
-    bandwidth, latency = _between(link[2:], rng), _between(LATENCY, rng)
+    bandwidth = _between(link[2:], rng)
+    latency = _between(LATENCY, rng)
     return make_cluster(draw.cluster, draw.devices, bandwidth, latency, MOST, rng)
 
 
@@ -293,7 +299,8 @@ def share_of(
     of_op = np.where(graph.phase == UPDATE, 1.0, share)
     time = {}
     for kind in cluster.kinds:
-        row, factor = graph.kinds.index(costs[kind][0]), costs[kind][1]
+        row = graph.kinds.index(costs[kind][0])
+        factor = costs[kind][1]
         time[kind] = factor * (graph.launch[row] + graph.work[row] * of_op)
     return build_problem(
         name,
@@ -345,7 +352,8 @@ def tight_memory(problem: Problem) -> float:
 
 def _chunks(space: SearchSpace) -> IntArray:
     """Return contiguous chunks of units with equal bytes of state and outputs. [U]"""
-    problem, count = space.problem, space.problem.num_devices
+    problem = space.problem
+    count = space.problem.num_devices
     output_bytes = np.bincount(
         problem.graph.producer, problem.graph.size, problem.num_ops
     )

@@ -26,7 +26,8 @@ from gnnplace.errors import FormatError
 from gnnplace.files import within, write_arrays
 from gnnplace.graph import ComputationGraph, coarsen, quotient, united
 
-FORMAT, VERSION = "gnnplace-captured", 1
+FORMAT = "gnnplace-captured"
+VERSION = 1
 # What reading a broken archive raises; of RuntimeErrors, an unknown compression or nesting.
 BROKEN = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, RuntimeError)
 COSTS = ("work", "launch", "state")
@@ -185,10 +186,14 @@ def _header_fault(header: dict[str, Any]) -> str:
 def _array_fault(arrays: dict[str, Any], num_kinds: int) -> str:
     """Return the fault in types, shapes and ranges of a file's arrays; empty without one."""
     for key in (*INDICES, "phase", *COSTS, "size"):
-        kinds = "iu" if key in (*INDICES, "phase") else "iuf"
+        if key in (*INDICES, "phase"):
+            kinds = "iu"
+        else:
+            kinds = "iuf"
         if key not in arrays or arrays[key].dtype.kind not in kinds:
             return f"{key}: must be there and hold numbers"
-    n, tensors = arrays["phase"].size, arrays["producer"].size
+    n = arrays["phase"].size
+    tensors = arrays["producer"].size
     shapes = {
         "phase": (n,),
         "unit": (n,),

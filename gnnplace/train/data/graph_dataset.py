@@ -164,8 +164,12 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         for key, value in arrays.items():
             part, _, name = key.partition(" ")
             parts[part][name] = value
-        kind = Data if self.cluster is None else ProblemData
-        self.data, self.slices = kind.from_dict(parts["data"]), parts["slices"] or None
+        if self.cluster is None:
+            kind = Data
+        else:
+            kind = ProblemData
+        self.data = kind.from_dict(parts["data"])
+        self.slices = parts["slices"] or None
 
 
 def _sums_of(store: CapturedStore | ReleaseStore) -> dict[str, str]:
@@ -235,4 +239,6 @@ def _setting(value: object) -> str:
         return f"[{', '.join(_setting(one) for one in value)}]"
     if isinstance(value, torch.Tensor | np.ndarray):
         return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-    return _describe(value) if callable(value) else repr(value)
+    if callable(value):
+        return _describe(value)
+    return repr(value)

@@ -53,7 +53,10 @@ def make_cluster(
         memory: Bytes of each device.
         rng: Draws how many are slow.
     """
-    slow = int(rng.integers(1, count)) if cluster_type == "mixed" and count > 1 else 0
+    if cluster_type == "mixed" and count > 1:
+        slow = int(rng.integers(1, count))
+    else:
+        slow = 0
     kinds = ["fast"] * (count - slow) + ["slow"] * slow
     devices = tuple(
         Device(name=f"device:{i}", kind=kind, memory=memory)
@@ -63,7 +66,9 @@ def make_cluster(
     links = []
     for i, j in permutations(range(count), 2):
         channel, factor = _channel(cluster_type, i // per_server, j // per_server)
-        a, b, speed = devices[i].name, devices[j].name, bandwidth * factor
+        a = devices[i].name
+        b = devices[j].name
+        speed = bandwidth * factor
         link = Link(
             source=a, target=b, latency=latency, bandwidth=speed, channel=channel
         )

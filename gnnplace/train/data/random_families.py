@@ -73,7 +73,9 @@ def layered(rng: Generator, size: int) -> Sketch:
 
     Each op takes one to three ops of the layer before, or skips.
     """
-    sketch, previous, width = Sketch(), [-1], int(rng.integers(2, 10))
+    sketch = Sketch()
+    previous = [-1]
+    width = int(rng.integers(2, 10))
     previous = [sketch.add([]) for _ in range(width)]
     while len(sketch.inputs) < size:
         layer = [
@@ -84,13 +86,17 @@ def layered(rng: Generator, size: int) -> Sketch:
             )
             for _ in range(int(rng.integers(1, width + 1)))
         ]
-        previous = layer if rng.random() < 0.8 else previous + layer
+        if rng.random() < 0.8:
+            previous = layer
+        else:
+            previous = previous + layer
     return sketch
 
 
 def erdos_renyi(rng: Generator, size: int) -> Sketch:
     """Draw a graph in which every earlier op of a window is an input with the same probability."""
-    sketch, window = Sketch(), int(rng.integers(5, 40))
+    sketch = Sketch()
+    window = int(rng.integers(5, 40))
     share = rng.uniform(1.0, 3.0) / window
     for i in range(size):
         low = max(0, i - window)
@@ -117,7 +123,8 @@ def inception(rng: Generator, size: int) -> Sketch:
 def transformer(rng: Generator, size: int) -> Sketch:
     """Draw layers of attention (in heads or whole) and feed-forward blocks, with residuals."""
     sketch = Sketch()
-    x, heads = sketch.layer([sketch.add([])]), int(rng.integers(1, 7))
+    x = sketch.layer([sketch.add([])])
+    heads = int(rng.integers(1, 7))
     while len(sketch.inputs) < size:
         parts = []
         for _ in range(heads):
@@ -134,16 +141,21 @@ def transformer(rng: Generator, size: int) -> Sketch:
 def chain(rng: Generator, size: int) -> Sketch:
     """Draw layers one after the other, some with residuals over a few of them."""
     sketch = Sketch()
-    x, residual = sketch.add([]), rng.random() < 0.5
+    x = sketch.add([])
+    residual = rng.random() < 0.5
     while len(sketch.inputs) < size:
         y = sketch.block(x, int(rng.integers(1, 4)))
-        x = sketch.add([x, y], heavy=0.3) if residual else y
+        if residual:
+            x = sketch.add([x, y], heavy=0.3)
+        else:
+            x = y
     return sketch
 
 
 def mixture(rng: Generator, size: int) -> Sketch:
     """Draw layers whose tokens go through parallel experts."""
-    sketch, experts = Sketch(), int(rng.integers(2, 9))
+    sketch = Sketch()
+    experts = int(rng.integers(2, 9))
     x = sketch.layer([sketch.add([])])
     while len(sketch.inputs) < size:
         x = sketch.block(x, int(rng.integers(1, 3)))
@@ -157,7 +169,8 @@ def mixture(rng: Generator, size: int) -> Sketch:
 
 def grid(rng: Generator, size: int) -> Sketch:
     """Draw a recurrent network unrolled over time: ops of a layer share weights."""
-    sketch, layers = Sketch(), int(rng.integers(2, 7))
+    sketch = Sketch()
+    layers = int(rng.integers(2, 7))
     _cells(sketch, layers, max(2, size // (2 * layers)), "cell", [])
     return sketch
 
@@ -186,7 +199,8 @@ def seq2seq(rng: Generator, size: int) -> Sketch:
 
     The decoder has attention and an output layer for each step.
     """
-    sketch, layers = Sketch(), int(rng.integers(1, 5))
+    sketch = Sketch()
+    layers = int(rng.integers(1, 5))
     steps = max(2, size // (4 * layers + 4))
     encoder = _cells(sketch, layers, steps, "encoder", [])
     decoder = _cells(sketch, layers, steps, "decoder", [encoder[-1][-1]])
@@ -212,7 +226,8 @@ def nas(rng: Generator, size: int) -> Sketch:
 
 def two_tower(rng: Generator, size: int) -> Sketch:
     """Draw two to four chains that meet at the end."""
-    sketch, towers = Sketch(), int(rng.integers(2, 5))
+    sketch = Sketch()
+    towers = int(rng.integers(2, 5))
     shares = rng.dirichlet(np.full(towers, 4.0))
     lengths = [max(1, int(share * size / 2)) for share in shares]
     ends = [sketch.block(sketch.add([]), length) for length in lengths]
@@ -311,14 +326,18 @@ def random_problem(family: str, seed: int, draws: RandomDraws | None = None) -> 
     training = rng.random() < 0.6
     sketch = FAMILIES[family](rng, max(4, int(wanted / 2.6) if training else wanted))
     draft = _draw_costs(sketch, rng)
-    graph = _training_graph(draft) if training else _forward_graph(draft)
+    if training:
+        graph = _training_graph(draft)
+    else:
+        graph = _forward_graph(draft)
     cluster_type = str(rng.choice(draws.clusters))
     check_cluster(cluster_type)
     name = f"{family}-{seed}"
     problem = _on_cluster(
         graph, name, cluster_type, draws.devices, rng, (draws.ccr, draws.heterogeneity)
     )
-    counts, most_ops = draws.microbatches, draws.most_ops
+    counts = draws.microbatches
+    most_ops = draws.most_ops
     fitting = [m for m in counts if training and m * problem.num_ops <= most_ops]
     return with_microbatches(problem, int(rng.choice(fitting or [1])))
 
@@ -358,11 +377,13 @@ def _draw_costs(sketch: Sketch, rng: Generator) -> CostedSketch:
 
 
 def _forward_graph(draft: CostedSketch) -> GraphParts:
-    sketch, n = draft.sketch, len(draft.seconds)
+    sketch = draft.sketch
+    n = len(draft.seconds)
     consumers = _consumers(sketch)
     tensors = [(i, draft.size[i], consumers[i]) for i in range(n) if consumers[i]]
     graph = ComputationGraph.from_tensors([f"op{i}" for i in range(n)], tensors)
-    state, colocate = _state(draft, 1.0), tuple(sketch.weight)
+    state = _state(draft, 1.0)
+    colocate = tuple(sketch.weight)
     return GraphParts(graph, draft.seconds, state, np.zeros(n, np.int8), colocate)
 
 
@@ -391,7 +412,8 @@ def _training_graph(draft: CostedSketch) -> GraphParts:
     A backward op costs twice its forward op; it takes the gradients of its op's consumers and the
     activations that its op took (or made, where it took none).
     """
-    sketch, n = draft.sketch, len(draft.seconds)
+    sketch = draft.sketch
+    n = len(draft.seconds)
     consumers = _consumers(sketch)
     backward = {i: 2 * n - 1 - i for i in range(n)}
     weights = list(dict.fromkeys(w for w in sketch.weight if w is not None))
@@ -462,7 +484,9 @@ def _unless(given: float | None, drawn: float) -> float:
 
     The value is drawn in any case, so that the numbers that follow are the same either way.
     """
-    return drawn if given is None else given
+    if given is None:
+        return drawn
+    return given
 
 
 def _memory(parts: GraphParts, count: int, rng: Generator) -> float:

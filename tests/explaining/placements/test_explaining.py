@@ -37,7 +37,7 @@ def prices(problem, asked: Constraints) -> dict[str, float]:
         problem, placement, constraints=asked, loosen=PlaceOptions("heft", 0.0)
     )
     assert found.prices is not None
-    return {price.what: price.gain for price in found.prices}
+    return {price.constraint: price.gain for price in found.prices}
 
 
 def test_two_branches_together_cost_a_branch():

@@ -28,7 +28,7 @@ from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.search.draft import fullest_parts
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import priced_spec
-from gnnplace.zoo.hugging_face import hugging_face
+from gnnplace.zoo.hf import hugging_face
 
 RANK = 4
 TINY = DecoderSizes(

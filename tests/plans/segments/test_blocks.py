@@ -31,7 +31,7 @@ from gnnplace.plans.segments.blocks import (
     unrecognised_modules,
 )
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of, layers_of
+from gnnplace.plans.segments.chains import capture_layers, chain_of
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.sized import SizedModelCosts, with_blocks
 from gnnplace.problem import Cluster
@@ -154,7 +154,7 @@ def model_blocks(model: str | nn.Module) -> tuple[Block, ...]:
     """The blocks of a model, captured in mixed precision."""
     example = None if isinstance(model, str) else inputs()
     workload = workload_of(model, example, None, fake=True)
-    layers = layers_of(workload, "bf16-mixed")
+    layers = capture_layers(workload, "bf16-mixed")
     return blocks_of(layers, cuts_of(layers.calls, layers.rules))
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from gnnplace import zoo
 from gnnplace.cli.main import run
-from gnnplace.costs.floors import EAGER, NOTHING
+from gnnplace.costs.floors import EAGER, NO_FLOOR
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.planning.plans import plan_model
@@ -72,7 +72,7 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(
     options = CaptureOptions(optimizer=chain.optimizer)
     program = capture_model(spec, options=options, fake=True)
     phase = np.array([op.phase for op in program.ops])
-    for floor in (EAGER, NOTHING):
+    for floor in (EAGER, NO_FLOOR):
         monkeypatch.setattr("gnnplace.plans.segments.parts.EAGER", floor)
         monkeypatch.setattr("gnnplace.costs.profiling.estimation.EAGER", floor)
         costs = replace(chain.source).costs("a100", (1,), chain.batch)

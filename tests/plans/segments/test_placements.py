@@ -3,7 +3,7 @@
 import pytest
 
 from gnnplace.errors import MismatchError
-from gnnplace.plans.segments.chains import layers_of
+from gnnplace.plans.segments.chains import capture_layers
 from gnnplace.plans.segments.placements import configuration_of, placements_of, word_of
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place
 from gnnplace.tracing.loading import load
@@ -15,7 +15,7 @@ WIDE = "gpt2?layers=1&width=256&heads=4&vocabulary=64&length=64&batch=4"
 
 @pytest.fixture(scope="module")
 def layers():
-    return layers_of(load(MODEL), "32-true")
+    return capture_layers(load(MODEL), "32-true")
 
 
 def test_words_of_places():

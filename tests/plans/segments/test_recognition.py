@@ -16,7 +16,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.named import sized_model
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.block_costs import BlockCosts
-from gnnplace.plans.segments.chains import chain_of, layers_of
+from gnnplace.plans.segments.chains import capture_layers, chain_of
 from gnnplace.plans.segments.recognition import recognised_sizes
 from gnnplace.plans.segments.sized import SizedModelCosts
 from gnnplace.tracing import workload_of
@@ -134,7 +134,7 @@ def plain(*, tied: bool = True) -> Decoder:
 
 def recognised(model: nn.Module) -> DecoderSizes | str:
     workload = workload_of(model, inputs(), None, fake=True)
-    return recognised_sizes(layers_of(workload, "32-true"), workload.model, 4)
+    return recognised_sizes(capture_layers(workload, "32-true"), workload.model, 4)
 
 
 def test_a_llama_of_one_s_own_has_the_sizes_of_its_configuration():
@@ -198,7 +198,7 @@ def unlike() -> Decoder:
 def test_other_models_are_none_and_the_reason_is_said(model, reason):
     example = (torch.zeros(4, WIDTH),) if isinstance(model, nn.Sequential) else inputs()
     workload = workload_of(model, example, None, fake=True)
-    sizes = recognised_sizes(layers_of(workload, "32-true"), workload.model, 4)
+    sizes = recognised_sizes(capture_layers(workload, "32-true"), workload.model, 4)
     assert isinstance(sizes, str)
     assert re.search(reason, sizes), sizes
 

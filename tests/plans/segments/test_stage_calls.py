@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import MismatchError
-from gnnplace.plans.segments.chains import layers_of
+from gnnplace.plans.segments.chains import capture_layers
 from gnnplace.plans.segments.stage_calls import (
     drawn_alike,
     moved_to,
@@ -22,7 +22,7 @@ from tests.run.planned.toys import plan_for, toy
 
 @pytest.fixture(scope="module")
 def graph():
-    return layers_of(toy(batch=4, depth=3), "32-true").calls
+    return capture_layers(toy(batch=4, depth=3), "32-true").calls
 
 
 def counts(graph, call):
@@ -115,7 +115,7 @@ class Masked(nn.Module):
 
 def test_calls_name_the_device_that_they_are_moved_to():
     workload = Workload("masked", Masked(), (torch.ones(2, 4),), None)
-    graph = layers_of(workload, "32-true").calls
+    graph = capture_layers(workload, "32-true").calls
     (before,) = [c.kwargs["device"] for c in graph.calls if c.kind == "arange"]
     moved = moved_to(graph, torch.device("meta"))
     (after,) = [c.kwargs["device"] for c in moved.calls if c.kind == "arange"]

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import JointPlan
-from gnnplace.plans.segments.chains import layers_of
+from gnnplace.plans.segments.chains import capture_layers
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.stage_calls import pieces_of
 from gnnplace.run.workers.rig import run_group
@@ -141,7 +141,7 @@ def test_a_buffer_that_two_layers_share_keeps_them_in_one_stage():
         ),
         eager(Looped),
     )
-    layers = layers_of(copy.copy(made), "32-true")
+    layers = capture_layers(copy.copy(made), "32-true")
     assert len(cuts_of(layers.calls, layers.rules).segments) == 1
     names = [call.name for call in layers.calls.calls if call.name in ("first", "last")]
     with pytest.raises(

@@ -15,7 +15,12 @@ from gnnplace.sharding.captured.costs import (
     parameter_gradient,
     passed,
 )
-from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place
+from gnnplace.sharding.captured.layout import (
+    PARTIAL,
+    REPLICATED,
+    Place,
+    gradient_layout,
+)
 from gnnplace.tracing.rules import Exchanged
 from tests.sharding.captured_graphs import perceptron
 
@@ -81,8 +86,12 @@ def test_compute_is_three_times_the_forward_pass_over_the_parts():
 def test_parameters():
     weight = perceptron().values[1]  # 16 * 4 * 4 bytes
     axes = ("out", "in")
-    assert parameter_gradient(weight, axes, ("0",), (2,), UNIT) == pytest.approx(256.0)
-    assert parameter_gradient(weight, axes, ("out",), (2,), UNIT) == 0.0
+    assert parameter_gradient(
+        weight, gradient_layout(axes, ("0",)), (2,), UNIT
+    ) == pytest.approx(256.0)
+    assert (
+        parameter_gradient(weight, gradient_layout(axes, ("out",)), (2,), UNIT) == 0.0
+    )
     assert parameter_bytes(weight, (Place(0),), (2,), UNIT) == pytest.approx(4 * 128.0)
 
 

@@ -154,6 +154,6 @@ def test_no_split_of_layers_with_rules_is_slower_than_ddp():
     """The U-Net's transposed convolutions had no rule, and its `data parallelism` was not DDP."""
     for devices in (2, 4):
         tables = shard_tables("unet?size=16&width=8&depth=2", SplitOptions(devices))
-        assert tables.setting is not None
-        best = shard_network(tables)
-        assert best.cost <= tables.setting.ddp().total * (1 + 1e-9) + 1e-6
+        best = tables.split(shard_network(tables))
+        assert best is not None
+        assert best.predicted.total <= best.data_parallel.total * (1 + 1e-9) + 1e-6

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,28 +16,15 @@ from gnnplace.sharding import (
     pareto_frontier,
     smallest_within,
 )
-from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.layers import Layer, Network
-from gnnplace.sharding.networks.registry import build_network
-from gnnplace.sharding.networks.transforming import TransformerSizes, mixture
 from gnnplace.sharding.solver import frontier_search as search
 from gnnplace.sharding.solver import tree
-from tests.sharding.problems import every_point, random_problem, random_problems
-
-
-def expected_frontier(problem, slack=1e-9):
-    """By enumeration; differences up to ``slack``, of memory relative, are rounding."""
-    found: list[tuple[float, float]] = []
-    for time, memory in sorted(every_point(problem)):
-        if not found or memory < found[-1][1] - slack * max(1.0, memory):
-            if found and time <= found[-1][0] + slack:
-                found.pop()
-            found.append((time, memory))
-    return found
-
-
-def points_of(answer):
-    return [(point.cost, point.memory or 0.0) for point in answer.points]
+from tests.sharding.problems import (
+    every_point,
+    expected_frontier,
+    points_of,
+    random_problem,
+    random_problems,
+)
 
 
 @settings(deadline=None, max_examples=200)
@@ -204,23 +190,6 @@ def test_units_do_not_matter():
     np.testing.assert_allclose(points_of(pareto_frontier(scaled)), expected)
 
 
-@pytest.mark.parametrize(("name", "devices"), [("alexnet", 8), ("rnnlm", 4)])
-def test_limits_walk_along_the_frontier_of_a_network(name, devices):
-    problem = sharding_problem(build_network(name), devices)
-    answer = pareto_frontier(problem)
-    assert answer.epsilon == 0
-    assert answer.points[0].cost == pytest.approx(
-        best_strategy(problem).cost, rel=1e-12
-    )
-    for point, following in pairwise(answer.points):
-        assert cheapest_within(problem, point.memory).cost == pytest.approx(
-            point.cost, rel=1e-12
-        )
-        below = cheapest_within(problem, point.memory * (1 - 1e-9))
-        assert below.cost == pytest.approx(following.cost, rel=1e-12)
-        assert below.exact
-
-
 def test_the_knee_is_farthest_from_the_line_between_the_ends():
     def point(cost, memory):
         return ShardingResult(cost, memory, (), 0.0, True)
@@ -228,30 +197,3 @@ def test_the_knee_is_farthest_from_the_line_between_the_ends():
     points = (point(1.0, 10.0), point(2.0, 3.0), point(5.0, 2.0), point(9.0, 1.0))
     assert Frontier(points, 0.0, 0.0).knee == 1
     assert Frontier(points[:2], 0.0, 0.0).knee is None
-
-
-def small_network(name, layers):
-    """The first layers of a network, or a mixture of experts of its own."""
-    if name != "mixture":
-        return Network(name, build_network(name).layers[:layers])
-    shape = TransformerSizes(
-        batch=4, sequence=8, features=6, heads=2, hidden=12, experts=4
-    )
-    first = Layer("x", shape.add(), (None, None))
-    return Network(name, (first, *mixture("m", "x", shape)[:layers]))
-
-
-@pytest.mark.parametrize("bandwidth", [1e8, 16e9])
-@pytest.mark.parametrize(
-    ("name", "layers", "devices"),
-    [("rnnlm", 4, 4), ("alexnet", 5, 2), ("alexnet", 4, 3), ("transformer", 6, 2),
-     ("inception_v3", 5, 2), ("gnmt", 6, 2), ("mixture", 4, 2)],
-)  # fmt: skip
-def test_frontiers_of_small_networks_equal_enumeration(
-    name, layers, devices, bandwidth
-):
-    network = small_network(name, layers)
-    problem = sharding_problem(network, devices, Machine(bandwidth=bandwidth))
-    expected = expected_frontier(problem, 1e-12)
-    np.testing.assert_allclose(points_of(pareto_frontier(problem)), expected, rtol=1e-9)
-    assert best_strategy(problem).cost == pytest.approx(expected[0][0], rel=1e-12)

@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given, settings
 
 from gnnplace.sharding import Edge, ShardingProblem, best_strategy, read_sharding
-from gnnplace.sharding.costs import sharding_problem
-from gnnplace.sharding.networks.registry import NETWORKS, build_network
 from gnnplace.sharding.solver import search
 from gnnplace.sharding.solver.elimination import TooLargeError
 from tests.sharding.problems import (
@@ -34,17 +32,6 @@ def test_what_bounds_discard_is_in_no_best_strategy(problem):
     best = min(cost for cost, _ in every_point(problem))
     assert result.cost == pytest.approx(best, rel=1e-12)
     assert result.cost == problem.value(result.configuration)
-
-
-@pytest.mark.parametrize("large", [0.0, 1e18])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_with_and_without_bounds_networks_cost_the_same(monkeypatch, name, large):
-    problem = sharding_problem(build_network(name), 8)
-    monkeypatch.setattr(search, "SMALL", 1e18)
-    plain = best_strategy(problem)
-    monkeypatch.setattr(search, "SMALL", 0)
-    monkeypatch.setattr(search, "LARGE", large)
-    assert best_strategy(problem).cost == pytest.approx(plain.cost, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", OPTIMA)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gnnplace.errors import CaptureError
-from gnnplace.plans.segments.chains import layers_of
+from gnnplace.plans.segments.chains import capture_layers
 from gnnplace.sharding.captured.split import layer_graph
 from gnnplace.tracing.models import capture
 from gnnplace.zoo import Workload
@@ -144,7 +144,7 @@ def test_layers_have_the_same_assertions(condition: Condition) -> None:
         calls = layer_graph(Checked(condition), (X,), None, "checked").calls
     assert calls.calls[-1].kind == "linear"
     workload = Workload("checked", Checked(condition), (X,))
-    assert layers_of(workload, "32-true").calls.notices == calls.notices
+    assert capture_layers(workload, "32-true").calls.notices == calls.notices
 
 
 def test_a_check_of_targets_in_the_loss_is_recorded() -> None:

@@ -27,7 +27,9 @@ BITS = {
     **dict.fromkeys((25, 26), 2),
     **dict.fromkeys((27, 28), 6),
 }
-STRING, INT64, INT32 = 8, 7, 6
+STRING = 8
+INT64 = 7
+INT32 = 6
 POINTER_BITS = 64  # of a string: its text lies elsewhere, and its length is in no type
 MAX_NUMBERS = 4096  # elements of a constant whose values may decide shapes
 
@@ -131,17 +133,23 @@ class OnnxNode:
     def integer(self, key: str, default: int) -> int:
         """Return a whole attribute, or the default where it is missing."""
         attribute = self.attributes.get(key)
-        return attribute.ints[0] if attribute and attribute.ints else default
+        if attribute and attribute.ints:
+            return attribute.ints[0]
+        return default
 
     def integers(self, key: str) -> tuple[int, ...] | None:
         """Return a list of whole numbers; None where it is missing."""
         attribute = self.attributes.get(key)
-        return attribute.ints if attribute else None
+        if attribute:
+            return attribute.ints
+        return None
 
     def text(self, key: str, default: str = "") -> str:
         """Return an attribute of text, or the default where it is missing."""
         attribute = self.attributes.get(key)
-        return attribute.text if attribute and attribute.text else default
+        if attribute and attribute.text:
+            return attribute.text
+        return default
 
     def graphs(self) -> Iterator[Graph]:
         """Yield the graphs of all attributes, such as the branches of an `If`."""
@@ -243,7 +251,9 @@ def read_graph(message: WireMessage, path: str = "graph") -> Graph:
 
 def plain_domain(domain: str) -> str:
     """Return a domain; ONNX's own has two spellings."""
-    return "" if domain == "ai.onnx" else domain
+    if domain == "ai.onnx":
+        return ""
+    return domain
 
 
 def _nodes(message: WireMessage, key: int) -> tuple[OnnxNode, ...]:
@@ -305,7 +315,9 @@ def _whole_numbers(message: WireMessage, value: Value) -> tuple[int, ...] | None
         return struct.unpack(f"<{value.elements}{code}", raw)
     numbers = message.numbers(7 if value.element_type == INT64 else 5)
     # Fewer numbers than elements: the data lies in another file.
-    return tuple(map(signed, numbers)) if len(numbers) == value.elements else None
+    if len(numbers) == value.elements:
+        return tuple(map(signed, numbers))
+    return None
 
 
 def _sparse(message: WireMessage) -> Weight:
@@ -331,9 +343,10 @@ def _value_infos(
         for info in message.messages(number):
             name = info.text(1)
             types = info.messages(2)
-            size = (
-                _size_of_type(types[0], f"{path}.{key}[{name}].type") if types else None
-            )
+            if types:
+                size = _size_of_type(types[0], f"{path}.{key}[{name}].type")
+            else:
+                size = None
             if isinstance(size, Value):
                 values[name] = size
                 unsized.pop(name, None)
@@ -349,7 +362,9 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
             return f"{path}: is a {word}; its bytes are in no type of the file"
     if message.messages(9):
         inner = message.messages(9)[0].messages(1)
-        return _size_of_type(inner[0], path) if inner else None
+        if inner:
+            return _size_of_type(inner[0], path)
+        return None
     if message.messages(8):
         return f"{path}: is a sparse tensor; how much of it is stored is in no type of the file"
     tensors = message.messages(1)
@@ -360,7 +375,10 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
         location = f"{path}.tensor_type.shape.dim[{index}]"
         if not dimension.numbers(1):
             name = dimension.text(2)
-            state = f"is {name!r}" if name else "has no value"
+            if name:
+                state = f"is {name!r}"
+            else:
+                state = "has no value"
             advice = "export the model with fixed sizes"
             if ".input[" in path:
                 advice += (
@@ -377,7 +395,9 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
 
 def signed(number: int) -> int:
     """Return a varint as protobuf's int64."""
-    return number - (1 << 64) if number >= 1 << 63 else number
+    if number >= 1 << 63:
+        return number - (1 << 64)
+    return number
 
 
 def rename_node(node: OnnxNode, names: dict[str, str]) -> OnnxNode:

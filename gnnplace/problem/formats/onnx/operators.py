@@ -56,7 +56,9 @@ class Call:
 
     def optional(self, position: int) -> Value | None:
         """Return an input; None where it is left out."""
-        return self.inputs[position] if position < len(self.inputs) else None
+        if position < len(self.inputs):
+            return self.inputs[position]
+        return None
 
     @property
     def result(self) -> Value:
@@ -200,7 +202,10 @@ def _einsum(call: Call) -> float:
         shape = call.shape(position)
         hidden = len(shape) - len(term.replace("...", ""))
         # Labels of an ellipsis count from the right, as broadcasting does.
-        labels = [f"{k}" for k in range(hidden, 0, -1)] if "..." in term else []
+        if "..." in term:
+            labels = [f"{k}" for k in range(hidden, 0, -1)]
+        else:
+            labels = []
         head, _, tail = term.partition("...")
         names = [*head, *labels, *tail]
         for name, size in zip(names, shape, strict=True):
@@ -324,11 +329,17 @@ def _multi_head_attention(past_position: int) -> Callable[[Call], float]:
         elif key is None:  # queries, keys and values side by side
             width = query[2] // 3
         else:
-            keys = key.shape[2] if len(key.shape) == 4 else key.shape[1]
+            if len(key.shape) == 4:
+                keys = key.shape[2]
+            else:
+                keys = key.shape[1]
         value_width = width
         if value is not None:
             shape = value.shape
-            value_width = heads * shape[3] if len(shape) == 4 else shape[2]
+            if len(shape) == 4:
+                value_width = heads * shape[3]
+            else:
+                value_width = shape[2]
         past = call.optional(past_position)
         keys += past.shape[2] if past else 0
         return _scores(
@@ -351,7 +362,10 @@ def _group_query_attention(call: Call) -> float:
     if is_packed:  # queries, keys and values side by side
         heads_in_query += 2 * node.integer("kv_num_heads", heads)
     width = heads * (query[2] // heads_in_query)
-    cache = call.outputs[1] if len(call.outputs) > 1 else None
+    if len(call.outputs) > 1:
+        cache = call.outputs[1]
+    else:
+        cache = None
     past = call.optional(3)
     total = call.numbers.get(6)
     if total:
@@ -391,7 +405,10 @@ def _fourier(call: Call) -> float:
 def _short_time_fourier(call: Call) -> float:
     window = call.optional(2)
     batch, frames, bins = call.result.shape[:3]
-    length = 2 * (bins - 1) if call.node.integer("onesided", 1) else bins
+    if call.node.integer("onesided", 1):
+        length = 2 * (bins - 1)
+    else:
+        length = bins
     if window is not None:
         length = window.elements
     (length,) = call.numbers.get(3, (length,))
@@ -421,7 +438,10 @@ def _affine_grid(call: Call) -> float:
 
 def _interpolation(call: Call) -> float:
     """Count 2 (linear) or 4 (cubic) neighbours along each axis that is interpolated."""
-    usual_mode = "linear" if call.node.kind == "GridSample" else "nearest"
+    if call.node.kind == "GridSample":
+        usual_mode = "linear"
+    else:
+        usual_mode = "nearest"
     mode = call.node.text("mode", usual_mode)
     along_axis = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(mode, 2)
     axes = max(len(call.result.shape) - 2, 1)
@@ -441,7 +461,10 @@ def _overlaps(call: Call) -> float:
 
 def _linear_model(call: Call) -> float:
     coefficients = call.node.attributes.get("coefficients")
-    rows = call.shape(0)[0] if len(call.shape(0)) > 1 else 1
+    if len(call.shape(0)) > 1:
+        rows = call.shape(0)[0]
+    else:
+        rows = 1
     return 2.0 * rows * (coefficients.num_floats if coefficients else 0)
 
 

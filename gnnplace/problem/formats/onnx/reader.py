@@ -64,7 +64,10 @@ def read_onnx(path: str | Path, cluster: Cluster | None = None) -> Problem:
     try:
         model = WireMessage(Path(path).read_bytes())
         graphs = model.messages(GRAPH)
-        graph = read_graph(graphs[0]) if graphs else Graph(())
+        if graphs:
+            graph = read_graph(graphs[0])
+        else:
+            graph = Graph(())
         if not graph.nodes:
             raise InputError("graph.node: missing; is it an ONNX model?")
         scope = Scope(graph, read_functions(model), notes)

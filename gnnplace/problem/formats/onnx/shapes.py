@@ -16,7 +16,9 @@ import numpy as np
 from gnnplace.problem.formats.onnx.messages import INT64, MAX_NUMBERS, OnnxNode, Value
 from gnnplace.problem.formats.onnx.operators import MICROSOFT, split_names
 
-BOOL, UINT8, INT32 = 9, 2, 6
+BOOL = 9
+UINT8 = 2
+INT32 = 6
 Numbers = tuple[int, ...]
 
 
@@ -43,7 +45,9 @@ class OperatorInputs:
 
     def optional(self, position: int) -> Value | None:
         """Return an input's sizes; None where it is left out."""
-        return self.values[position] if position < len(self.values) else None
+        if position < len(self.values):
+            return self.values[position]
+        return None
 
     def constant(self, position: int, key: str = "") -> Numbers | None:
         """Return numbers that older opsets have as attribute `key`, and newer ones as an input.
@@ -51,7 +55,10 @@ class OperatorInputs:
         Raises:
             LookupError: It is an input, and not constant.
         """
-        attribute = self.node.integers(key) if key else None
+        if key:
+            attribute = self.node.integers(key)
+        else:
+            attribute = None
         if attribute is not None:
             return attribute
         if self.optional(position) is None:
@@ -72,10 +79,13 @@ def infer_outputs(inputs: OperatorInputs) -> list[Value] | None:
         result = rule(inputs)
     except (LookupError, ValueError, ZeroDivisionError, TypeError, OverflowError):
         return None
-    values = result if isinstance(result, list) else [result]
-    return (
-        values if all(size >= 0 for value in values for size in value.shape) else None
-    )
+    if isinstance(result, list):
+        values = result
+    else:
+        values = [result]
+    if all(size >= 0 for value in values for size in value.shape):
+        return values
+    return None
 
 
 def compute_numbers(inputs: OperatorInputs) -> Numbers | None:
@@ -112,15 +122,25 @@ def _pick_numbers(inputs: OperatorInputs, constants: list[Numbers]) -> Numbers |
     if kind == "Gather" and rank == 1:
         return tuple(constants[0][index] for index in constants[1])
     if kind == "Slice" and rank == 1:
-        step = constants[4][0] if len(constants) > 4 else 1
+        if len(constants) > 4:
+            step = constants[4][0]
+        else:
+            step = 1
         return constants[0][constants[1][0] : constants[2][0] : step]
     if kind == "ConstantOfShape" and prod(constants[0]) <= MAX_NUMBERS:
         attribute = inputs.node.attributes.get("value")
-        fill = attribute.tensor.numbers if attribute and attribute.tensor else None
-        return fill * prod(constants[0]) if fill else None
+        if attribute and attribute.tensor:
+            fill = attribute.tensor.numbers
+        else:
+            fill = None
+        if fill:
+            return fill * prod(constants[0])
+        return None
     if kind == "Range" and len(constants) == 3:
         numbers = range(constants[0][0], constants[1][0], constants[2][0])
-        return tuple(numbers) if len(numbers) <= MAX_NUMBERS else None
+        if len(numbers) <= MAX_NUMBERS:
+            return tuple(numbers)
+        return None
     if kind == "Expand" and prod(constants[1]) <= MAX_NUMBERS:
         return tuple(np.broadcast_to(constants[0], constants[1]).ravel().tolist())
     return None
@@ -196,11 +216,10 @@ def _like_second(inputs: OperatorInputs) -> Value:
 
 def _quantized(inputs: OperatorInputs) -> Value:
     zero_point = inputs.optional(2)
-    kind = (
-        zero_point.element_type
-        if zero_point
-        else inputs.node.integer("output_dtype", UINT8)
-    )
+    if zero_point:
+        kind = zero_point.element_type
+    else:
+        kind = inputs.node.integer("output_dtype", UINT8)
     return Value(inputs.value(0).shape, kind or UINT8)
 
 
@@ -222,7 +241,9 @@ def _product_shape(first: Sequence[int], second: Sequence[int]) -> tuple[int, ..
 def _matmul(inputs: OperatorInputs) -> Value:
     shape = _product_shape(inputs.value(0).shape, inputs.value(1).shape)
     integer = inputs.node.kind == "MatMulInteger"
-    return Value(shape, INT32) if integer else _like(shape, inputs.value(0))
+    if integer:
+        return Value(shape, INT32)
+    return _like(shape, inputs.value(0))
 
 
 def _quantized_matmul(inputs: OperatorInputs) -> Value:
@@ -259,7 +280,8 @@ def _window_sizes(
     inputs: OperatorInputs, shape: Sequence[int], window: Sequence[int]
 ) -> list[int]:
     """Return the sizes of an output over which a window slides."""
-    node, sizes = inputs.node, shape[2:]
+    node = inputs.node
+    sizes = shape[2:]
     count = len(sizes)
     strides = node.integers("strides") or (1,) * count
     dilations = node.integers("dilations") or (1,) * count
@@ -393,7 +415,8 @@ def _concat(inputs: OperatorInputs) -> Value:
 
 
 def _split(inputs: OperatorInputs) -> list[Value]:
-    shape, node = list(inputs.value(0).shape), inputs.node
+    shape = list(inputs.value(0).shape)
+    node = inputs.node
     axis = node.integer("axis", 0)
     sizes = inputs.constant(1, "split")
     if sizes is None:
@@ -420,7 +443,8 @@ def _slice(inputs: OperatorInputs) -> Value:
 
 
 def _gather(inputs: OperatorInputs) -> Value:
-    shape, indices = inputs.value(0).shape, inputs.value(1).shape
+    shape = inputs.value(0).shape
+    indices = inputs.value(1).shape
     axis = inputs.node.integer("axis", 0) % len(shape)
     return _like((*shape[:axis], *indices, *shape[axis + 1 :]), inputs.value(0))
 
@@ -430,7 +454,8 @@ def _gather_elements(inputs: OperatorInputs) -> Value:
 
 
 def _gather_nd(inputs: OperatorInputs) -> Value:
-    shape, indices = inputs.value(0).shape, inputs.value(1).shape
+    shape = inputs.value(0).shape
+    indices = inputs.value(1).shape
     batch = inputs.node.integer("batch_dims", 0)
     return _like((*indices[:-1], *shape[batch + indices[-1] :]), inputs.value(0))
 
@@ -456,11 +481,15 @@ def _pad(inputs: OperatorInputs) -> Value:
 
 
 def _reduced(inputs: OperatorInputs) -> Value:
-    shape, node = inputs.value(0).shape, inputs.node
+    shape = inputs.value(0).shape
+    node = inputs.node
     axes = inputs.constant(1, "axes")
     if not axes and node.integer("noop_with_empty_axes", 0):
         return _same(inputs)
-    reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
+    if axes:
+        reduced = {axis % len(shape) for axis in axes}
+    else:
+        reduced = set(range(len(shape)))
     keep = node.integer("keepdims", 1)
     sizes = [1 if axis in reduced else size for axis, size in enumerate(shape)]
     if not keep:
@@ -493,7 +522,10 @@ def _shape_of(inputs: OperatorInputs) -> Value:
 
 def _filled(inputs: OperatorInputs) -> Value:
     value = inputs.node.attributes.get("value")
-    kind = value.tensor.value.element_type if value and value.tensor else 1
+    if value and value.tensor:
+        kind = value.tensor.value.element_type
+    else:
+        kind = 1
     return Value(tuple(inputs.constant(0) or ()), kind)
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.micro.references import against, eliminate
+from benchmarks.pase.costs import Machine, sharding_problem
+from benchmarks.pase.networks.registry import build_network
 from gnnplace.sharding import best_strategy, read_sharding, warm
-from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.networks.registry import build_network
 from tests.sharding.problems import published
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.pase.markov_chain import random_search
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.solver.markov_chain import random_search
 from tests.sharding.problems import random_problem
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnplace.sharding.layers import (
+from benchmarks.pase.layers import (
     Dimension,
     Layer,
     Network,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.pase.costs import Setting
+from benchmarks.pase.layers import Operation, configurations
 from gnnplace.arrays import FloatArray
-from gnnplace.sharding.costs import Setting
-from gnnplace.sharding.layers import Operation, configurations
 from gnnplace.sharding.problem import ShardingProblem
 
 MODEL = ("heads", "hidden", "vocabulary", "out")

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gnnplace.errors import InputError
-from gnnplace.sharding.layers import Network
-from gnnplace.sharding.networks.convolutional import (
+from benchmarks.pase.layers import Network
+from benchmarks.pase.networks.convolutional import (
     alexnet,
     densenet121,
     inception_v3,
     resnet101,
     wide_resnet50,
 )
-from gnnplace.sharding.networks.recurrent import biglstm, gnmt, rnnlm
-from gnnplace.sharding.networks.transforming import (
+from benchmarks.pase.networks.recurrent import biglstm, gnmt, rnnlm
+from benchmarks.pase.networks.transforming import (
     gpt,
     gpt3_100,
     moe,
     transformer,
     transformer_encoder,
 )
+from gnnplace.errors import InputError
 
 NETWORKS: Mapping[str, Callable[[], Network]] = {
     "alexnet": alexnet,

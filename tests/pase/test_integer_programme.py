@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import integer_programme
-from benchmarks.integer_programme import TooManyVariablesError, solve_programme
+from benchmarks.pase import integer_programme
+from benchmarks.pase.costs import sharding_problem
+from benchmarks.pase.integer_programme import TooManyVariablesError, solve_programme
+from benchmarks.pase.networks.registry import build_network
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.costs import sharding_problem
-from gnnplace.sharding.networks.registry import build_network
 from tests.sharding.problems import every_point, random_problem
 
 

@@ -346,7 +346,10 @@ def configurations(
     rows = np.ones((1, 0), np.int64)
     used_devices = np.ones(1, np.int64)
     for dimension in operation.dimensions:
-        max_parts = dimension.extent if dimension.split else 1
+        if dimension.split:
+            max_parts = dimension.extent
+        else:
+            max_parts = 1
         allowed = np.array([k for k in parts if k <= max_parts])
         products = used_devices[:, None] * allowed
         row, choice = np.nonzero(products <= devices)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.pase.costs import Machine, Setting, sharding_problem
+from benchmarks.pase.markov_chain import random_search
+from benchmarks.pase.networks.registry import NETWORKS, build_network
+from benchmarks.pase.rivals import expert, greedy
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.costs import Machine, Setting, sharding_problem
-from gnnplace.sharding.networks.registry import NETWORKS, build_network
-from gnnplace.sharding.rivals import expert, greedy
-from gnnplace.sharding.solver.markov_chain import random_search
 from tests.sharding.problems import every_point, random_problem
 
 

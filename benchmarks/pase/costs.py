@@ -32,10 +32,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.arrays import FloatArray
-from gnnplace.costs import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
-from gnnplace.errors import InputError
-from gnnplace.sharding.layers import (
+from benchmarks.pase.layers import (
     ANY,
     Axes,
     Network,
@@ -45,7 +42,10 @@ from gnnplace.sharding.layers import (
     data_parallel,
     in_words,
 )
-from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.arrays import FloatArray
+from gnnplace.costs import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
+from gnnplace.errors import InputError
+from gnnplace.sharding import CostParts, Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, ClassTable
 from gnnplace.simulation import message_seconds
 
@@ -168,7 +168,10 @@ def _all_reduce(
             group = group * split
     local = _local(operation, parts, axes)
     if machine.exchange is not None:
-        exchange = machine.exchange.bucketed if bucketed else machine.exchange.seconds
+        if bucketed:
+            exchange = machine.exchange.bucketed
+        else:
+            exchange = machine.exchange.seconds
         seconds = exchange(ALL_REDUCE, group, local * machine.element)
         return seconds * machine.bandwidth / machine.element
     return share(ALL_REDUCE, group) * local
@@ -233,14 +236,17 @@ def edge_costs(
     )
     local = (size / produced[0].prod(axis=1))[:, None]
     common = size / _overlaps(produced[0], consumed[0])
-    gradient = local - common if consumer.needs_gradient else 0.0
+    if consumer.needs_gradient:
+        gradient = local - common
+    else:
+        gradient = 0.0
     received = needed - common
-    seconds = (
-        message_seconds(received + gradient, machine.bandwidth)
-        if machine.exchange is None
-        else _resharding(received, devices, machine)
-        + _resharding(gradient, devices, machine)
-    )
+    if machine.exchange is None:
+        seconds = message_seconds(received + gradient, machine.bandwidth)
+    else:
+        seconds = _resharding(received, devices, machine) + _resharding(
+            gradient, devices, machine
+        )
     time = ClassTable(seconds, produced[1], consumed[1])
     copies = ClassTable(np.where(received > 0, needed, 0.0), produced[1], consumed[1])
     return EdgeCosts(time.spread(), copies.spread(), time)
@@ -268,12 +274,14 @@ def _overlaps(produced: FloatArray, consumed: FloatArray) -> FloatArray:
     """
     parts = np.ones((len(produced), len(consumed)))
     for axis in range(max(produced.shape[1], consumed.shape[1])):
-        first_parts = (
-            produced[:, axis] if axis < produced.shape[1] else np.ones(len(produced))
-        )
-        second_parts = (
-            consumed[:, axis] if axis < consumed.shape[1] else np.ones(len(consumed))
-        )
+        if axis < produced.shape[1]:
+            first_parts = produced[:, axis]
+        else:
+            first_parts = np.ones(len(produced))
+        if axis < consumed.shape[1]:
+            second_parts = consumed[:, axis]
+        else:
+            second_parts = np.ones(len(consumed))
         parts *= np.maximum(first_parts[:, None], second_parts)
     return parts
 
@@ -345,22 +353,6 @@ def sharding_problem(
 
 
 PARTS = ("compute", "reduction", "gradient", "resharding", "memory")
-
-
-@dataclass(frozen=True)
-class CostParts:
-    """Seconds of one training step, and bytes on a device."""
-
-    compute: float
-    reduction: float
-    gradient: float
-    resharding: float
-    memory: float
-
-    @property
-    def total(self) -> float:
-        """Seconds in all; nothing overlaps."""
-        return self.compute + self.reduction + self.gradient + self.resharding
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnplace.sharding.layers import (
+from benchmarks.pase.layers import (
     Dimension,
     Layer,
     Network,
@@ -67,7 +67,10 @@ class Images:
         """Append a convolution; padded to the same size by default."""
         rows, columns = (kernel, kernel) if isinstance(kernel, int) else kernel
         channels, height, width = self.shape
-        over = (rows // 2, columns // 2) if padding is None else (padding, padding)
+        if padding is None:
+            over = (rows // 2, columns // 2)
+        else:
+            over = (padding, padding)
         output = (
             (height + 2 * over[0] - rows) // stride + 1,
             (width + 2 * over[1] - columns) // stride + 1,
@@ -104,9 +107,10 @@ class Images:
     def linear(self, name: str, features: int) -> None:
         """Append a linear layer on all that the last layer made."""
         channels, height, width = self.shape
-        flat = (
-            2 if height * width > 1 or self.layers[-1].operation.kind == "pool" else 0
-        )
+        if height * width > 1 or self.layers[-1].operation.kind == "pool":
+            flat = 2
+        else:
+            flat = 0
         inner = Dimension("in", channels, height * width)
         operation = linear(BATCH, inner, Dimension("out", features), flat=flat)
         self._append(Layer(name, operation, (self.position.layer,)), (features, 1, 1))

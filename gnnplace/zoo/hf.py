@@ -20,7 +20,7 @@ from gnnplace.zoo.targets import add_targets, set_problem
 from gnnplace.zoo.workload import Workload, generator
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 READ: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("head_dim",)}
 """Fields that a model reads and its configuration does not declare."""
@@ -43,7 +43,8 @@ QUANTIZED = ("quantization_config", "compression_config")
 """Fields that say that weights are stored with fewer bits."""
 DOES_NOT_FIT = (KeyError, AttributeError, IndexError, AssertionError, TypeError)
 """What transformers' classes raise where fields do not fit each other and nothing checks them."""
-BATCH, LENGTH = 4, 64
+TRANSFORMERS_BATCH = 4
+TRANSFORMERS_LENGTH = 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
 MAIN = (
@@ -56,7 +57,10 @@ MAIN = (
 
 
 def hugging_face(
-    name: str, batch: int = BATCH, length: int = LENGTH, **options: object
+    name: str,
+    batch: int = TRANSFORMERS_BATCH,
+    length: int = TRANSFORMERS_LENGTH,
+    **options: object,
 ) -> Workload:
     """Return a model of the `transformers` package, made from its configuration.
 
@@ -75,7 +79,7 @@ def hugging_face(
         InputError: an unknown name, field or class, quantized weights, or a class that learns from
             what is not known here.
     """
-    config = configuration(name, options)
+    config = transformers_config(name, options)
     try:
         model = _model(config)
         inputs = _inputs(model, model.config, batch, length)
@@ -87,7 +91,10 @@ def hugging_face(
         raise InputError(
             f"hf:{name}: transformers makes no model of it: {_reason_for(name, config, error)}"
         ) from None
-    called = name if _file(name) is None else type(model).__name__
+    if _file(name) is None:
+        called = name
+    else:
+        called = type(model).__name__
     return Workload(called, model.train(), inputs)
 
 
@@ -100,7 +107,7 @@ def _null_sizes(fields: Mapping[str, Any], path: str = "") -> Iterator[str]:
             yield f"{path}{key}"
 
 
-def _reason_for(name: str, config: PretrainedConfig, error: Exception) -> str:
+def _reason_for(name: str, config: PreTrainedConfig, error: Exception) -> str:
     """Return why transformers makes no model of a configuration, null fields by their names."""
     if "NoneType" not in str(error) or not isinstance(
         error, TypeError | AttributeError
@@ -113,7 +120,10 @@ def _reason_for(name: str, config: PretrainedConfig, error: Exception) -> str:
     ]
     if not sizes:
         return "a field that it needs is null; give it a value, or the path of a whole config.json"
-    example = f", as in hf:{name}?{sizes[0]}=64" if "." not in sizes[0] else ""
+    if "." not in sizes[0]:
+        example = f", as in hf:{name}?{sizes[0]}=64"
+    else:
+        example = ""
     return (
         f"its configuration has no {' and no '.join(sizes)}; give it a number{example}"
     )
@@ -127,7 +137,7 @@ def _reason(error: Exception) -> str:
     return re.sub(r"\b[A-Z]\w*Error: ", "", text)
 
 
-def configuration(name: str, options: dict[str, Any]) -> Any:
+def transformers_config(name: str, options: dict[str, Any]) -> PreTrainedConfig:
     """Return the configuration of `transformers` that a name and fields make.
 
     Raises:
@@ -146,14 +156,15 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         ) from None
 
 
-def _configuration(name: str, options: dict[str, Any]) -> object:
+def _configuration(name: str, options: dict[str, Any]) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     path = _file(name)
     row = find_model(name) if path is None else None
     if row is not None:
         require_planned(row)
-        kind, fields = row.type, dict(row.config)
+        kind = row.type
+        fields = dict(row.config)
     else:
         kind, fields = (name, {}) if path is None else _read(path, name)
     try:
@@ -210,7 +221,10 @@ def _check_weights(name: str, fields: Mapping[str, Any], path: str = "") -> None
     """
     for key, value in fields.items():
         if key in QUANTIZED and value:
-            mend = f"take {key} out of {path}" if path else f"add {key}=null"
+            if path:
+                mend = f"take {key} out of {path}"
+            else:
+                mend = f"add {key}=null"
             raise InputError(
                 f"hf:{name}: its weights are quantized ({_quantization(value)}), and plans price "
                 f"weights of 2 or 4 bytes a number; to plan it unquantized {mend}"
@@ -229,7 +243,9 @@ def _quantization(value: object) -> str:
     )
     for key, width in (("load_in_8bit", 8), ("load_in_4bit", 4)):
         bits = width if value.get(key) else bits
-    return method if bits is None else f"{method}, {bits} bits"
+    if bits is None:
+        return method
+    return f"{method}, {bits} bits"
 
 
 def _file(name: str) -> Path | None:
@@ -258,7 +274,10 @@ def _read(path: Path, name: str) -> tuple[str, dict[str, Any]]:
         InputError: it names no model type.
     """
     fields = read_json(path)
-    kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
+    if isinstance(fields, dict):
+        kind = fields.pop("model_type", None)
+    else:
+        kind = None
     if not isinstance(kind, str):
         raise InputError(
             f'hf:{name}: {path} names no model_type, as in {{"model_type": "gpt2"}}'
@@ -274,7 +293,10 @@ def _unknown(name: str, kind: str) -> str:
         plain.partition("-")[0], CONFIG_MAPPING
     )
     nearest = nearest_names(kind)
-    listed = f"; the nearest names are {', '.join(nearest)}" if nearest else near
+    if nearest:
+        listed = f"; the nearest names are {', '.join(nearest)}"
+    else:
+        listed = near
     return (
         f"hf:{name}: no such configuration{listed or ''}; nothing is downloaded: use a name of the "
         "catalogue, a model type of transformers such as 'gpt2', or a local folder with a "
@@ -282,7 +304,7 @@ def _unknown(name: str, kind: str) -> str:
     )
 
 
-def _model(config: object) -> Any:
+def _model(config: PreTrainedConfig) -> PreTrainedModel:
     """Return the model of the class that a configuration names, or of its type's usual one.
 
     Raises:
@@ -295,7 +317,7 @@ def _model(config: object) -> Any:
     return model
 
 
-def _made_model(config: Any) -> Any:
+def _made_model(config: PreTrainedConfig) -> PreTrainedModel:
     import transformers
 
     if config.architectures:
@@ -311,7 +333,7 @@ def _made_model(config: Any) -> Any:
     raise InputError(f"hf:{config.model_type}: transformers has no model for it")
 
 
-def _named_class(config: Any, name: str) -> Any:
+def _named_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     """Return the class of transformers that `architectures` names.
 
     Raises:
@@ -351,7 +373,9 @@ def _named_class(config: Any, name: str) -> Any:
     return model_class
 
 
-def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, Any]:
+def _inputs(
+    model: nn.Module, config: PreTrainedConfig, batch: int, length: int
+) -> dict[str, Any]:
     try:
         return _random_inputs(model, config, batch, length)
     except AttributeError as error:
@@ -362,9 +386,10 @@ def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str,
 
 
 def _random_inputs(
-    model: nn.Module, config: Any, batch: int, length: int
+    model: nn.Module, config: PreTrainedConfig, batch: int, length: int
 ) -> dict[str, Any]:
-    random, main = generator(0), getattr(model, "main_input_name", "input_ids")
+    random = generator(0)
+    main = getattr(model, "main_input_name", "input_ids")
     taken = inspect.signature(model.forward).parameters
     if main not in MAIN or main not in taken:
         raise AttributeError(f"its main input is {main!r}")
@@ -396,7 +421,7 @@ def _random_inputs(
     return inputs
 
 
-def _ended(words: torch.Tensor, config: Any) -> torch.Tensor:
+def _ended(words: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """Return examples that have the token of the end once, as the last."""
     end = config.eos_token_id
     words = torch.where(words == end, (end + 1) % config.vocab_size, words)
@@ -430,7 +455,7 @@ def _words(
     return torch.randint(vocabulary, (batch, length), generator=random)
 
 
-def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
+def _sound(config: PreTrainedConfig, main: str, length: int) -> tuple[int, ...]:
     """Return the shape of a sound: samples that make `length` frames, or a spectrogram.
 
     Raises:

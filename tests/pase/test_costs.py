@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.costs.collectives import ALL_REDUCE, BUCKET, Exchange, Group, collective
-from gnnplace.problem.cluster import preset
-from gnnplace.sharding import best_strategy
-from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, sharding_problem
-from gnnplace.sharding.layers import (
+from benchmarks.pase.costs import Machine, edge_costs, layer_costs, sharding_problem
+from benchmarks.pase.layers import (
     Dimension,
     SplitSpace,
     attention,
@@ -22,8 +19,11 @@ from gnnplace.sharding.layers import (
     lstm,
     pointwise,
 )
-from gnnplace.sharding.networks.registry import build_network
-from gnnplace.sharding.networks.transforming import TransformerSizes, mixture
+from benchmarks.pase.networks.registry import build_network
+from benchmarks.pase.networks.transforming import TransformerSizes, mixture
+from gnnplace.costs.collectives import ALL_REDUCE, BUCKET, Exchange, Group, collective
+from gnnplace.problem.cluster import preset
+from gnnplace.sharding import best_strategy
 
 UNIT = Machine(flops=1.0, bandwidth=1.0, element=1, state=4)
 DENSE = linear(8, Dimension("in", 4), Dimension("out", 16))

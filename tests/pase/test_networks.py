@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.pase.costs import Machine, Setting, sharding_problem
+from benchmarks.pase.networks.registry import NETWORKS, build_network
 from gnnplace.errors import InputError
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.costs import Machine, Setting, sharding_problem
-from gnnplace.sharding.networks.registry import NETWORKS, build_network
 
 # Millions of parameters and GFLOP of one image's forward pass, as published (AlexNet without its
 # groups: Krizhevsky, 2014; torchvision's tables for the others count multiply-adds as one).

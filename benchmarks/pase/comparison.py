@@ -6,7 +6,8 @@ integer programme. Rows are appended to ``results/sharding.jsonl`` and say commi
 versions, machine, seed and seconds; what is there is not run again. A way that beats the exact
 search would be a fault of it: the script stops.
 
-    python -m benchmarks.sharding [--networks alexnet,gpt] [--devices 4,8] [--only greedy] [--table]
+    python -m benchmarks.pase.comparison [--networks alexnet,gpt] [--devices 4,8] [--only greedy]
+                                         [--table]
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.integer_programme import solve_programme
+from benchmarks.pase.costs import (
+    Machine,
+    Setting,
+    edge_costs,
+    layer_costs,
+    layouts,
+    sharding_problem,
+)
+from benchmarks.pase.integer_programme import solve_programme
+from benchmarks.pase.layers import configurations
+from benchmarks.pase.markov_chain import random_search
+from benchmarks.pase.networks.registry import build_network
+from benchmarks.pase.rivals import expert, greedy
 from gnnplace.bench.rows import append, identity, now, provenance, read_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
@@ -33,20 +46,8 @@ from gnnplace.sharding import (
     read_sharding,
     warm,
 )
-from gnnplace.sharding.costs import (
-    Machine,
-    Setting,
-    edge_costs,
-    layer_costs,
-    layouts,
-    sharding_problem,
-)
-from gnnplace.sharding.layers import configurations
-from gnnplace.sharding.networks.registry import build_network
-from gnnplace.sharding.rivals import expert, greedy
-from gnnplace.sharding.solver.markov_chain import random_search
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 ROWS, TABLE = RESULTS / "sharding.jsonl", RESULTS / "sharding.md"
 NETWORKS = (
     "alexnet,inception_v3,resnet101,wide_resnet50,densenet121,"
@@ -258,9 +259,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     last = rows[-1]
     parts = [
         "# Ways to split networks, in one cost model",
-        f"`python -m benchmarks.sharding`; {last['machine']['processor']}, one core; commits and "
-        "versions of every row in `sharding.jsonl`. Costs are predicted by the cost model of "
-        "`docs/sharding.md`; nothing here is measured on devices. The exact search is never beaten "
+        f"`python -m benchmarks.pase.comparison`; {last['machine']['processor']}, one core; "
+        "commits and versions of every row in `sharding.jsonl`. Costs are predicted by the cost "
+        "model of `benchmarks/pase`; nothing here is measured on devices. The exact search is never beaten "
         "(the script stops if it is).",
     ]
     for machine in MACHINES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnplace.sharding.layers import (
+from benchmarks.pase.layers import (
     Dimension,
     Layer,
     Network,
@@ -14,7 +14,7 @@ from gnnplace.sharding.layers import (
     linear,
     pointwise,
 )
-from gnnplace.sharding.networks.recurrent import head
+from benchmarks.pase.networks.recurrent import head
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,10 @@ def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> 
     layers = [Layer("embedding", words, (None,))]
     for k in range(blocks):
         layers += self_attention(f"block{k}.self", layers[-1].name, shape)
-        part = mixture if shape.experts and k % 2 else perceptron
+        if shape.experts and k % 2:
+            part = mixture
+        else:
+            part = perceptron
         layers += part(f"block{k}.mlp", layers[-1].name, shape)
     tail = head(
         source=layers[-1].name,
