@@ -195,6 +195,7 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
     graphs = [member.graph for member in members]
     kinds = graphs[0].kinds
     edges = [_edges(graph.graph) for graph in graphs]
+    # Ops and edges of all graphs stand behind one another; the offsets part them again.
     header = {"format": FORMAT, "version": VERSION, "kinds": kinds}
     arrays: dict[str, Any] = {
         "header": np.array(json.dumps(header)),
