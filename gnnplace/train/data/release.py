@@ -465,7 +465,9 @@ def _measured_lines(members: Sequence[PlacedGraph]) -> list[str]:
         return ["No pair is measured.", ""]
     every = ([x for pair in pairs for x in pair[side]] for side in (0, 1))
     fit = agreement(*every)
-    rank = median(agreement(predicted, found).spearman for predicted, found in pairs)
+    rank = median(
+        agreement(predicted, seconds).spearman for predicted, seconds in pairs
+    )
     by_clock = (f"{count} by the {clock} clock" for clock, count in clocks.items())
     return [
         f"**{sum(clocks.values())} pairs of {len(pairs)} graphs were measured** on two CPU workers",
