@@ -54,7 +54,7 @@ from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.measured import Effort, MeasuredTuning, Rounds, proposals
-from gnnplace.train.workbench import Workbench
+from gnnplace.train.workbench import MeasurementSettings, StoreSettings, Workbench
 
 MODELS = "two_tower,inception?batch=4,moe?batch=512"
 AFTER = (5, 10, 20)
@@ -282,8 +282,12 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
     """Rows of one model: a choice of a method, a seed and a number of measurements each."""
     made_up = arguments.clock == MADE_UP
     mode = "measured" if arguments.clock == "wall" else "emulated"
-    common = {"store": str(folder / "store.db"), "mode": mode, "steps": arguments.steps}
-    bench = Workbench(model, "cpu:2", check=False, **common)
+    bench = Workbench(
+        model,
+        "cpu:2",
+        measurement=MeasurementSettings(mode=mode, steps=arguments.steps, check=False),
+        store=StoreSettings(str(folder / "store.db")),
+    )
     rows: list[dict] = []
     choices: dict[str, Placement] = {}
     for method in arguments.methods.split(","):

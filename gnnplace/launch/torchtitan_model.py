@@ -405,12 +405,14 @@ def _deepseek_literal(
     assert experts is not None
     assert router is not None
     assert details is not None
+    # Rotary positions are of the part of a head that has them.
     scaling = details.scaling
     if scaling.get("rope_type") == YARN:
         rope["scaling"] = "yarn"
         rope |= {
             name: scaling[key] for key, name in YARN_SCALING.items() if key in scaling
         }
+    # Experts' weights are scaled to sum to one where scores are sigmoids, as in DeepSeek-V3.
     layers: dict[str, object] = {
         "n_layers": sizes.layers,
         "n_dense_layers": experts.dense,

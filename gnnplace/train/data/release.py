@@ -50,7 +50,11 @@ from gnnplace.train.data.measured_pairs import (
     profiled_problem,
     read_pairs,
 )
-from gnnplace.train.data.placements import PAIRS, distinct_placements
+from gnnplace.train.data.placements import (
+    PAIRS,
+    DistinctPlacements,
+    distinct_placements,
+)
 from gnnplace.train.data.recipes import RECIPES
 
 RELEASE = "release"  # name of its recipe
@@ -140,11 +144,14 @@ def build_release(
     for number, graph in enumerate(graphs):
         progress(f"{number + 1}/{len(graphs)} {graph.name}: {graph.num_ops} ops")
         part = str(graph.origin["part"])
-        placed[part].append(
-            with_measurements(graph, measured[graph.name])
-            if graph.name in measured
-            else place_graph(graph, CLUSTERS[number % len(CLUSTERS)], number)
-        )
+        if graph.name in measured:
+            member = with_measurements(graph, measured[graph.name])
+        else:
+            cluster = CLUSTERS[number % len(CLUSTERS)]
+            problem = dataset_problem(graph, preset(cluster), groups=None)
+            placements = distinct_placements(problem, number)
+            member = with_placements(graph, cluster, placements)
+        placed[part].append(member)
     splits = {part: members for part, members in placed.items() if members}
     for part, members in splits.items():
         write_arrays(target / f"{part}.npz", split_arrays(members))
@@ -156,10 +163,10 @@ def build_release(
     return sum(len(graph.placers) for members in splits.values() for graph in members)
 
 
-def place_graph(graph: CapturedGraph, cluster: str, seed: int) -> PlacedGraph:
-    """Return a graph with distinct placements on a preset."""
-    problem = dataset_problem(graph, preset(cluster), groups=None)
-    placements = distinct_placements(problem, seed)
+def with_placements(
+    graph: CapturedGraph, cluster: str, placements: DistinctPlacements
+) -> PlacedGraph:
+    """Return a graph with placements on a preset, none of which was measured."""
     return PlacedGraph(
         graph=graph,
         cluster=cluster,
@@ -195,6 +202,7 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
     graphs = [member.graph for member in members]
     kinds = graphs[0].kinds
     edges = [_edges(graph.graph) for graph in graphs]
+    # Ops and edges of all graphs stand behind one another; the offsets part them again.
     header = {"format": FORMAT, "version": VERSION, "kinds": kinds}
     arrays: dict[str, Any] = {
         "header": np.array(json.dumps(header)),
@@ -449,21 +457,23 @@ def _measured_lines(members: Sequence[PlacedGraph]) -> list[str]:
     clocks = Counter(clock for member in members for clock in member.clocks if clock)
     ran = [(member, ~np.isnan(member.measured)) for member in members]
     pairs = [
-        (member.step_time[kept].tolist(), member.measured[kept].tolist())
-        for member, kept in ran
-        if kept.sum() >= FEWEST
+        (member.step_time[measured].tolist(), member.measured[measured].tolist())
+        for member, measured in ran
+        if measured.sum() >= FEWEST
     ]
     if not pairs:
         return ["No pair is measured.", ""]
     every = ([x for pair in pairs for x in pair[side]] for side in (0, 1))
-    whole = agreement(*every)
-    rank = median(agreement(predicted, found).spearman for predicted, found in pairs)
+    fit = agreement(*every)
+    rank = median(
+        agreement(predicted, seconds).spearman for predicted, seconds in pairs
+    )
     by_clock = (f"{count} by the {clock} clock" for clock, count in clocks.items())
     return [
         f"**{sum(clocks.values())} pairs of {len(pairs)} graphs were measured** on two CPU workers",
         f"of one machine, {' and '.join(by_clock)}. Their predicted times are by op times and",
-        f"links that were profiled on that machine; they are off by {whole.mape:.1%} (mean; bias",
-        f"{whole.bias:+.1%}), and the rank correlation of predicted and measured times of the",
+        f"links that were profiled on that machine; they are off by {fit.mape:.1%} (mean; bias",
+        f"{fit.bias:+.1%}), and the rank correlation of predicted and measured times of the",
         f"placements of a graph is {rank:.2f} (median over graphs). `pairs.csv` has both times.",
         "",
     ]

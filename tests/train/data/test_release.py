@@ -89,6 +89,10 @@ def test_the_release_is_as_large_and_as_disjoint_as_it_says():
         rows = list(csv.DictReader(file))
     assert len(rows) >= 2_000
     assert len({row["graph"] for row in rows}) >= 250
+    measured = [row for row in rows if row["measured_s"]]
+    assert len(measured) >= 200
+    assert {row["cluster"] for row in measured} == {"cpu:2"}
+    assert {row["clock"] for row in measured} <= {"wall", "virtual"}
     families: dict[str, set[str]] = {}
     for row in rows:
         families.setdefault(row["split"], set()).add(row["family"])
