@@ -261,8 +261,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "# Ways to split networks, in one cost model",
         f"`python -m benchmarks.pase.comparison`; {last['machine']['processor']}, one core; "
         "commits and versions of every row in `sharding.jsonl`. Costs are predicted by the cost "
-        "model of `benchmarks/pase`; nothing here is measured on devices. The exact search is never beaten "
-        "(the script stops if it is).",
+        "model of `benchmarks/pase`; nothing here is measured on devices. The exact search "
+        "is never beaten (the script stops if it is).",
     ]
     for machine in MACHINES:
         parts += [
