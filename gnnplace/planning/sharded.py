@@ -46,11 +46,12 @@ from gnnplace.sharding import (
     MeshMachine,
     SplitOptions,
     default_mesh,
+    fastest_split,
     layer_graph,
+    layer_tables,
     load_layers,
     measured_figures,
     mesh_machine,
-    split_layers,
 )
 from gnnplace.tracing import rules_of, workload_of
 from gnnplace.zoo import Workload
@@ -149,13 +150,10 @@ def plan_shard(
     """
     options = options or SplitOptions()
     mesh = default_mesh(options.count(options.exchange()))
-    split = split_layers(
-        load_layers(model),
-        mesh,
-        machine or mesh_machine(options),
-        memory_limit=memory_limit,
-        seconds=seconds,
+    tables = layer_tables(
+        load_layers(model), mesh, machine or mesh_machine(options), seconds
     )
+    split = tables.split(fastest_split(tables.problem, memory_limit))
     return plan_of_split(split, model, options)
 
 
@@ -237,9 +235,8 @@ def shard_model(
             if device_mesh is None
             else measured_figures(layers, device_mesh)
         )
-    split = split_layers(
-        layers, axes, machine, memory_limit=memory_limit, seconds=seconds
-    )
+    tables = layer_tables(layers, axes, machine, seconds)
+    split = tables.split(fastest_split(tables.problem, memory_limit))
     count = math.prod(axes)
     file = _file(split, type(model).__name__, f"{kind}:{count}", _numbered(kind, count))
     return ShardPlan(file, split=split, loss=loss, device_mesh=torch_mesh)

@@ -69,7 +69,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.captured.split import LayerGraph as LayerGraph
     from gnnplace.sharding.captured.split import LayerSplit as LayerSplit
     from gnnplace.sharding.captured.split import layer_graph as layer_graph
-    from gnnplace.sharding.captured.split import split_layers as split_layers
+    from gnnplace.sharding.captured.split import layer_tables as layer_tables
     from gnnplace.sharding.problem import Edge as Edge
     from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
     from gnnplace.sharding.problem import read_sharding as read_sharding

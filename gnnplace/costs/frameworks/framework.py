@@ -387,9 +387,9 @@ def exposed_seconds(exchange: Seconds, hidden: Seconds, share: float) -> Seconds
     return exchange - hidden + share * hidden
 
 
-def replicas_share(name: str = "pytorch") -> float:
-    """Return what hidden exchanges of a framework's replicas still cost of themselves."""
-    return framework(name)["overlap_replicas"]
+def replicas_share() -> float:
+    """Return what hidden exchanges of PyTorch's replicas still cost of themselves."""
+    return framework("pytorch")["overlap_replicas"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -869,6 +869,11 @@ class BlockCosts(ModelCosts):
             size = HALF_BYTES * self._elements(value) / grid[1]
             yield value, size / parts_in(layouts[value], grid[0])
 
+    def roots(self, calls: Sequence[int]) -> dict[int, int]:
+        """Return the tensor that each result of some calls is but for its shape and type."""
+        results = (v for k in calls for v in self.layers.calls.calls[k].results)
+        return {value: self.finder.root(value) for value in results}
+
     def _is_call_as_captured(self, call: int) -> bool:
         """Return whether a call's price is that of its captured kernels."""
         index = self._block_of.get(call)

@@ -135,7 +135,8 @@ def captured_decoder(workload: Workload) -> DecoderSizes | str:
     sizes = configured_sizes(workload, batch)
     if sizes is not None:
         return sizes
-    return recognised_sizes(capture_layers(workload, "32-true"), workload.model, batch)
+    layers = capture_layers(workload, "32-true")
+    return recognised_sizes(layers, workload.model, batch, mixtures=True)
 
 
 def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:

@@ -176,15 +176,15 @@ class Layouts:
         split: Label that every call splits over each axis of the shards, or None. [calls][axes]
         homes: Layout of every parameter.
         summed: For parameters whose gradients are sums over shards, over which axes they are.
-        moved: Values of parameters that a call reads in another layout than their home, or whose
-            gradient it leaves in another one than the others.
+        converted: Values of parameters that a call reads in another layout than their home, or
+            whose gradient it leaves in another one than the others.
         whole: Layout of what every shard has.
     """
 
     split: tuple[Configuration, ...]
     homes: Mapping[str, Layout]
     summed: Mapping[str, tuple[bool, ...]]
-    moved: frozenset[int]
+    converted: frozenset[int]
     whole: Layout
 
 
@@ -333,7 +333,7 @@ def _with_homes(
                 ways.add((read_layout(axes, split[i]), gradient_layout(axes, split[i])))
 
     summed: dict[str, tuple[bool, ...]] = {}
-    moved = set()
+    converted = set()
     for value, ways in reads.items():
         name = graph.values[value].name
         home = homes[name]
@@ -341,12 +341,12 @@ def _with_homes(
         if PARTIAL in pending:
             summed[name] = tuple(place == PARTIAL for place in pending)
         if ways != {(home, pending)}:
-            moved.add(value)
+            converted.add(value)
     return Layouts(
         split=tuple(split),
         homes=homes,
         summed=summed,
-        moved=frozenset(moved),
+        converted=frozenset(converted),
         whole=(REPLICATED,) * len(entries[0].axes),
     )
 

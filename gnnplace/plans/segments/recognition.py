@@ -6,6 +6,10 @@ vocabulary. A layer has products that make queries, keys and values, one causal 
 attention, the product after it, and a feed-forward of two matrices or of three; between them are
 only norms, elementwise work and changes of shape. All parameters must be among these and trained.
 
+For a launcher a layer may also be a mixture: one product of the stream scores experts, `topk`
+chooses some of them for each token, and the experts are gated feed-forwards alike, as stacks of
+matrices or as modules of a numbered list; other products are what every token passes.
+
 What is recognised is priced by a framework's kernels (`plans.segments.sized`); every other model by
 the kernels that were captured, and the reason is a line of the answer.
 
@@ -14,13 +18,21 @@ Complexity: O(calls) and, in each layer, O(calls of the layer) for what attentio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import nn
 
-from gnnplace.plans.decoders.decoder import CAUSAL, DecoderSizes, from_config
+from gnnplace.plans.decoders.decoder import (
+    CAUSAL,
+    DecoderSizes,
+    ExpertLayers,
+    from_config,
+)
 from gnnplace.plans.plan import layer_of
 from gnnplace.sharding import LayerGraph
 from gnnplace.tracing import LayerCall, LayerValue
@@ -33,6 +45,7 @@ LOSS = "loss"
 BETWEEN = ("norm", "elementwise", "shape", "reduction", "whole")
 """Kinds of calls that may stand between the products of a layer."""
 PARAMETER, INPUT = "parameter", "input"  # sources of values
+TOPK = "topk"  # kind of the call that chooses experts
 IS_CAUSAL = 5  # position of `is_causal` among the arguments of fused attention
 
 
@@ -79,6 +92,7 @@ class LayerSizes:
         head_norms: Whether each head's queries and keys pass a norm.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
+        experts: The experts that the feed-forward chooses from, if it does.
     """
 
     hidden: int
@@ -92,6 +106,7 @@ class LayerSizes:
     head_norms: bool
     joins_queries: bool
     joins_gate: bool
+    experts: ExpertLayers | None = None
 
 
 def configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
@@ -124,7 +139,7 @@ def configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
 
 
 def recognised_sizes(
-    layers: LayerGraph, model: nn.Module, batch: int
+    layers: LayerGraph, model: nn.Module, batch: int, *, mixtures: bool = False
 ) -> DecoderSizes | str:
     """Return the sizes of the decoder that a captured model is, or why it is none.
 
@@ -132,9 +147,11 @@ def recognised_sizes(
         layers: Its calls and their rules, of the whole batch.
         model: The model.
         batch: Examples of a step.
+        mixtures: Whether a mixture of experts may be one. Its sizes say what a launcher trains,
+            which sends each token to its experts; a model may compute all experts of every token.
     """
     try:
-        return _Recogniser(layers, model).sizes(batch)
+        return _Recogniser(layers, model, mixtures).sizes(batch)
     except UnrecognisedError as reason:
         return str(reason)
 
@@ -146,10 +163,12 @@ class _Recogniser:
     Attributes:
         layers: The calls and their rules, of the whole batch.
         model: The model.
+        mixtures: Whether layers may have experts.
     """
 
     layers: LayerGraph
     model: nn.Module
+    mixtures: bool = False
 
     @property
     def calls(self) -> tuple[LayerCall, ...]:
@@ -214,6 +233,7 @@ class _Recogniser:
             head_norms=layer.head_norms,
             biases=layer.biases
             or layer.gated,  # those of gated layers are among the vectors
+            experts=layer.experts,
             joins_queries=layer.joins_queries,
             joins_gate=layer.joins_gate,
         ).with_vectors(layer.vectors, end_vectors)
@@ -235,7 +255,12 @@ class _Recogniser:
             UnrecognisedError: It is no layer of a decoder.
         """
         kinds = {k: self.layers.rules[k].kind for k in calls}
+        choices = [k for k in calls if self.calls[k].kind == TOPK and self.mixtures]
+        stacks = self._stacks(name) if choices else []
         for k, kind in kinds.items():
+            reads_stack = any(len(v.shape) == 3 for v in self._parameters(k))
+            if stacks and reads_stack:
+                continue
             if kind not in (LINEAR, ATTENTION, *BETWEEN):
                 if kind == "product":
                     reason = "attention written out"
@@ -275,8 +300,14 @@ class _Recogniser:
             raise UnrecognisedError(
                 f"{name}: queries, keys and values are not made of the stream alone"
             )
-        feed_forward, is_gated, joins_gate = _feed_forward(name, inside, hidden)
-        vectors, has_head_norms = self._vectors(name, products, head_size)
+        experts = None
+        if choices:
+            experts = self._experts(name, choices, inside, stacks, hidden)
+            feed_forward, is_gated, joins_gate = experts.width, True, False
+        else:
+            feed_forward, is_gated, joins_gate = _feed_forward(name, inside, hidden)
+        num_matrices = len(products) + len(stacks)
+        vectors, has_head_norms = self._vectors(name, num_matrices, head_size)
         return LayerSizes(
             hidden=hidden,
             heads=heads,
@@ -289,7 +320,85 @@ class _Recogniser:
             head_norms=has_head_norms,
             joins_queries=len(projections) == 1,
             joins_gate=joins_gate,
+            experts=experts,
         )
+
+    def _parameters(self, call: int) -> list[LayerValue]:
+        """Return the parameters that a call reads."""
+        return [v for v in self._values(self.calls[call]) if v.source == PARAMETER]
+
+    def _stacks(self, layer: str) -> list[torch.Size]:
+        """Return the shapes of a layer's stacks of matrices, which experts have."""
+        parameters = self.model.get_submodule(layer).parameters()
+        return [tensor.shape for tensor in parameters if tensor.dim() == 3]
+
+    def _experts(
+        self,
+        name: str,
+        choices: Sequence[int],
+        inside: Sequence[Product],
+        stacks: Sequence[torch.Size],
+        hidden: int,
+    ) -> ExpertLayers:
+        """Return the experts that a layer's feed-forward chooses from.
+
+        They are stacks of matrices, or modules of a numbered list.
+
+        Args:
+            name: Name of the layer.
+            choices: Calls that choose the largest scores of a token.
+            inside: The products that are none of attention's, in order.
+            stacks: Shapes of stacks of matrices.
+            hidden: Width of the stream.
+
+        Raises:
+            UnrecognisedError: There is no router, or its experts are no gated feed-forwards alike.
+        """
+        routers = [p for p in inside if p.call in self._scores_of(choices[0])]
+        if len(choices) != 1 or len(routers) != 1 or routers[0].inputs != hidden:
+            raise UnrecognisedError(
+                f"{name}: not one choice of experts by one product of the stream"
+            )
+        (router,) = routers
+        count, active = router.outputs, self.calls[choices[0]].argument(1, "k")
+
+        # Products are of experts in a list by their numbers, and of what every token passes.
+        groups: dict[str, list[Product]] = {}
+        for product in inside:
+            if product is not router:
+                module = self.calls[product.call].module
+                number = re.match(rf"{re.escape(name)}\..*?\.(\d+)\b", module)
+                groups.setdefault(number[1] if number else "", []).append(product)
+        shared = groups.pop("", [])
+        feed_forwards = {
+            _feed_forward(name, group, hidden) for group in groups.values()
+        }
+        feed_forwards |= {_stacked(name, stacks, hidden, count)} if stacks else set()
+        is_complete = bool(stacks) != bool(groups) and len(groups) in (0, count)
+        if len(feed_forwards) != 1 or not is_complete:
+            raise UnrecognisedError(f"{name}: it has no {count} experts that are alike")
+        ((width, is_gated, _),) = feed_forwards
+        shared_width, shared_gated = 0, True
+        if shared:
+            shared_width, shared_gated, _ = _feed_forward(name, shared, hidden)
+        if not is_gated or not shared_gated:
+            raise UnrecognisedError(f"{name}: its experts have no gate")
+        return ExpertLayers(count, int(active), width, shared_width)
+
+    def _scores_of(self, choice: int) -> set[int]:
+        """Return the products that a choice of experts depends on, without those before them."""
+        products: set[int] = set()
+        pending = [choice]
+        while pending:
+            for value in self.calls[pending.pop()].reads:
+                maker = self.makers.get(value)
+                if maker is None:
+                    continue
+                if self.layers.rules[maker].kind == LINEAR:
+                    products.add(maker)
+                else:
+                    pending.append(maker)
+        return products
 
     def _heads(self, attention: int) -> tuple[int, int]:
         """Return the number of query heads and their width.
@@ -308,7 +417,7 @@ class _Recogniser:
         return queries[1], queries[3]
 
     def _vectors(
-        self, name: str, products: Iterable[Product], head_size: int
+        self, name: str, num_products: int, head_size: int
     ) -> tuple[int, bool]:
         """Return a layer's parameters that are no matrices, and whether heads have norms."""
         count = 0
@@ -322,7 +431,7 @@ class _Recogniser:
                 )
             else:
                 num_matrices += 1
-        if num_matrices != len(list(products)):
+        if num_matrices != num_products:
             raise UnrecognisedError(
                 f"{name}: it has {num_matrices} matrices beside its products"
             )
@@ -501,6 +610,29 @@ def _feed_forward(
     raise UnrecognisedError(
         f"{name}: {len(inside)} products beside attention make no feed-forward"
     )
+
+
+def _stacked(
+    name: str, stacks: Sequence[torch.Size], hidden: int, count: int
+) -> tuple[int, bool, bool]:
+    """Return the width of stacked experts, whether they have a gate, and whether it is joined.
+
+    Args:
+        name: Name of the layer.
+        stacks: Shapes of the stacks of matrices.
+        hidden: Width of the stream.
+        count: Experts.
+
+    Raises:
+        UnrecognisedError: The stacks make no feed-forwards.
+    """
+    elements = sorted(math.prod(shape) for shape in stacks)
+    width, remainder = divmod(elements[0], count * hidden)
+    multiples = [size / max(elements[0], 1) for size in elements]
+    is_expert = all(s[0] == count and hidden in s[1:] for s in stacks) and not remainder
+    if is_expert and multiples in ([1.0, 1.0], [1.0, 2.0], [1.0, 1.0, 1.0]):
+        return width, multiples != [1.0, 1.0], multiples == [1.0, 2.0]
+    raise UnrecognisedError(f"{name}: its stacks of matrices make no {count} experts")
 
 
 def recognition_line(sizes: DecoderSizes) -> str:

@@ -221,7 +221,7 @@ def _make_code(
                 cache_enabled=False,
             ),
             done=last_readers(layers.calls, pieces[k]),
-            moved=layouts.moved,
+            converted=layouts.converted,
             cut=(border_of(file, k - 1) if k else "whole", border_of(file, k)),
             examples=file.microbatch_size,
             regather=(

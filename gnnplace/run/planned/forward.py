@@ -293,7 +293,7 @@ class _Forward:
             self._held(piece, layouts, parameters),
             {},
             done=last_readers(graph, piece),
-            moved=layouts.moved,
+            converted=layouts.converted,
         )
         return _Traced(
             code=code,

@@ -73,7 +73,7 @@ class StageCode:
     draws: dict[int, int]
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    moved: frozenset[int] = frozenset()
+    converted: frozenset[int] = frozenset()
     cut: tuple[str, str] = ("whole", "whole")
     examples: int = 1
     regather: frozenset[int] = frozenset()
@@ -346,7 +346,7 @@ class _Pass:
         mesh = code.parameters.seat.mesh
         if mesh is None:
             return self._produced(value)[0]
-        if info.source == PARAMETER and value not in code.moved:
+        if info.source == PARAMETER and value not in code.converted:
             return self._produced(value)[
                 0
             ]  # at home where it is read; summed up at the end

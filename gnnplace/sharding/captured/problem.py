@@ -482,9 +482,9 @@ def completed(
     for value, states in captured.shared.items():
         node = captured.position[value]
         links = [link for link in captured.links if node in (link.u, link.v)]
-        own = captured.shared_gradient(value)
+        sums = captured.shared_gradient(value)
         costs = [
-            own[k] + sum(_link_seconds(link, node, k, strategy) for link in links)
+            sums[k] + sum(_link_seconds(link, node, k, strategy) for link in links)
             for k in range(len(states))
         ]
         strategy.append(int(np.argmin(costs)))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.sharding import ShardingProblem, ShardingResult, fastest_split
+from gnnplace.sharding import ShardingProblem, ShardingResult
 from gnnplace.sharding.captured.costs import CostParts, MeshMachine, made_bytes
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import (
@@ -224,27 +224,3 @@ def layer_tables(
         graph=layers.operations, mesh=mesh, machine=machine, seconds=tuple(seconds)
     )
     return LayerTables(layers, captured, captured_tables(captured))
-
-
-def split_layers(
-    layers: LayerGraph,
-    mesh: Mesh,
-    machine: MeshMachine,
-    *,
-    memory_limit: float | None = None,
-    seconds: Sequence[float] = (),
-) -> LayerSplit:
-    """Return the best split of a captured model's layers; arguments as of `layer_tables`.
-
-    Args:
-        layers: the model's calls and their rules.
-        mesh: sizes of the mesh's dimensions.
-        machine: speeds of a device and of its link.
-        memory_limit: bytes that a device has.
-        seconds: measured seconds of each whole call, forward and backward.
-
-    Raises:
-        InfeasibleError: nothing fits the memory.
-    """
-    tables = layer_tables(layers, mesh, machine, seconds)
-    return tables.split(fastest_split(tables.problem, memory_limit))

@@ -100,14 +100,14 @@ def _as_summand(
 ) -> torch.Tensor:
     """Return a device's summand; along dimensions that become a sum, the first one has it all."""
     pairs = list(zip(before, after, strict=True))
-    made = [dim for dim, (a, b) in enumerate(pairs) if b == PARTIAL != a]
+    created = [dim for dim, (a, b) in enumerate(pairs) if b == PARTIAL != a]
     # What is a sum already stays one: it is no part of the change of the other dimensions.
     steps = [
         (REPLICATED, REPLICATED) if a == b == PARTIAL else (a, b) for a, b in pairs
     ]
     whole = tuple(REPLICATED if b == PARTIAL else b for _, b in steps)
     tensor = redistribute(local, mesh, tuple(a for a, _ in steps), whole)
-    if any(mesh.get_local_rank(dim) for dim in made):
+    if any(mesh.get_local_rank(dim) for dim in created):
         return torch.zeros_like(tensor)
     return tensor
 

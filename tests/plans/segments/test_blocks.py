@@ -205,18 +205,20 @@ def test_a_scan_that_is_written_out_is_not_recognised():
 
 
 SIZES = (
-    "num_hidden_layers=2&hidden_size=1024&num_attention_heads=8&vocab_size=8192"
-    "&num_key_value_heads=4&length=1024&intermediate_size=2816"
+    "num_hidden_layers=2&hidden_size=2048&num_attention_heads=16&vocab_size=32000"
+    "&num_key_value_heads=8&length=2048&intermediate_size=5632"
 )
 DECODERS = {
     "llama": f"hf:llama?{SIZES}",
     "qwen3": f"hf:qwen3?{SIZES}&head_dim=128",
     "mixtral": f"hf:mixtral?{SIZES}&num_local_experts=4",
-    "gpt2": "hf:gpt2?n_layer=2&n_embd=1024&n_head=8&vocab_size=8192&length=1024",
+    "gpt2": "hf:gpt2?n_layer=2&n_embd=2048&n_head=16&vocab_size=32000&length=1024",
 }
 PLANS = (
     "dp=8,zero=3,microbatch_size=2,recompute=full",
     "dp=4,pp=2,microbatch_size=1,layers=1+1",
+    "dp=2,tp=4,microbatch_size=1",
+    "dp=2,tp=4,microbatch_size=1,sp=off",
 )
 
 
@@ -258,7 +260,8 @@ def test_a_decoder_costs_by_its_blocks_what_it_costs_by_its_sizes(name):
     for words in PLANS:
         plans = [given_plan(chain, machine(), words) for chain in (by_sizes, by_blocks)]
         peaks = [max(e.all for e in plan.file.memory.values()) for plan in plans]
-        assert plans[1].step_time == pytest.approx(plans[0].step_time, rel=0.04), words
+        passes = [plan.step_time - plan.file.parts["update"] for plan in plans]
+        assert passes[1] == pytest.approx(passes[0], rel=0.04), words
         assert peaks[1] == pytest.approx(peaks[0], rel=0.03), words
     assert plans[1].file.source == "blocks"
     assert plans[1].file.recognised is not None

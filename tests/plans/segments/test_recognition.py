@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import plan_devices
-from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, decoder_of
 from gnnplace.plans.decoders.named import sized_model
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.block_costs import BlockCosts
@@ -164,6 +165,114 @@ def test_a_gpt_of_one_s_own_has_its_positions_biases_and_ties(tied):
     )
     assert sizes.joins_queries
     assert sizes.parameters == sum(p.numel() for p in plain(tied=tied).parameters())
+
+
+EXPERTS, CHOSEN = 4, 2
+
+
+class Expert(nn.Module):
+    """A gated feed-forward."""
+
+    def __init__(self, width: int = INSIDE) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, width, bias=False)
+        self.up = nn.Linear(WIDTH, width, bias=False)
+        self.down = nn.Linear(width, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Listed(nn.Module):
+    """Experts in a list, all of which see every token; scores of those not chosen are zero."""
+
+    def __init__(self, *, shared: bool = False, uneven: bool = False) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
+        widths = [INSIDE] * (EXPERTS - 1) + [2 * INSIDE if uneven else INSIDE]
+        self.experts = nn.ModuleList(Expert(width) for width in widths)
+        self.shared = Expert(2 * INSIDE) if shared else None
+
+    def scores(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.router(x).softmax(-1)
+        best, index = scores.topk(CHOSEN, -1)
+        return torch.zeros_like(scores).scatter(-1, index, best / best.sum(-1, True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.scores(x)
+        made = sum(scores[..., k : k + 1] * e(x) for k, e in enumerate(self.experts))
+        return made if self.shared is None else made + self.shared(x)
+
+
+class Stacked(Listed):
+    """The same with stacks of matrices, gate and up joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = None
+        self.up = nn.Parameter(torch.zeros(EXPERTS, WIDTH, 2 * INSIDE))
+        self.down = nn.Parameter(torch.zeros(EXPERTS, INSIDE, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.flatten(0, 1)
+        gate, up = torch.bmm(rows.expand(EXPERTS, -1, -1), self.up).chunk(2, -1)
+        made = torch.bmm(F.silu(gate) * up, self.down)
+        return (made * self.scores(rows).t()[..., None]).sum(0).view_as(x)
+
+
+class MixtureLayer(GatedLayer):
+    """A Mixtral's layer."""
+
+    def __init__(self, mixture: nn.Module) -> None:
+        super().__init__()
+        self.gate = self.up = self.down = None
+        self.mixture = mixture
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        heads = (
+            self._heads(self.query(y), HEADS),
+            self._heads(self.key(y), KEYS).repeat_interleave(HEADS // KEYS, 1),
+            self._heads(self.value(y), KEYS).repeat_interleave(HEADS // KEYS, 1),
+        )
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.mixture(self.second(x))
+
+
+def mixture(make: Callable[[], nn.Module]) -> Decoder:
+    layers: list[nn.Module] = [MixtureLayer(make()) for _ in range(LAYERS)]
+    return Decoder(layers, tied=False, positions=False)
+
+
+def recognised_mixture(model: nn.Module) -> DecoderSizes | str:
+    workload = workload_of(model, inputs(), None, fake=True)
+    layers = layers_of(workload, "32-true")
+    return recognised_sizes(layers, workload.model, 4, mixtures=True)
+
+
+@pytest.mark.parametrize("make", [Listed, Stacked])
+def test_a_mixture_of_one_s_own_has_the_sizes_of_mixtral(make):
+    query = (
+        f"hf:mixtral?num_hidden_layers={LAYERS}&hidden_size={WIDTH}&intermediate_size={INSIDE}"
+        f"&vocab_size={WORDS}&num_attention_heads={HEADS}&num_key_value_heads={KEYS}"
+        f"&num_local_experts={EXPERTS}&num_experts_per_tok={CHOSEN}&length={LENGTH}&batch=4"
+    )
+    assert recognised_mixture(mixture(make)) == decoder_of(query)
+    # By our runner all experts are computed, which no sizes say.
+    assert isinstance(recognised(mixture(make)), str)
+
+
+def test_what_every_token_passes_is_beside_the_experts():
+    sizes = recognised_mixture(mixture(lambda: Listed(shared=True)))
+    assert isinstance(sizes, DecoderSizes)
+    assert sizes.experts == ExpertLayers(EXPERTS, CHOSEN, INSIDE, shared=2 * INSIDE)
+
+
+def test_experts_that_differ_are_none():
+    assert "experts that are alike" in str(
+        recognised_mixture(mixture(lambda: Listed(uneven=True)))
+    )
 
 
 def frozen() -> Decoder:
