@@ -341,15 +341,15 @@ def fewest_recomputed(space: SpecSpace, spec: PlanSpec) -> PlanSpec:
         The plan; with all layers on ranks that are too small in any case.
     """
     setting = space.used_setting
-    most = np.zeros(spec.pp, dtype=np.int64)
+    upper = np.zeros(spec.pp, dtype=np.int64)
     ranks = chunk_ranks(spec.schedule, spec.pp)
     for rank, count in zip(ranks, layers_of_stages(setting, spec), strict=True):
-        most[rank] = max(most[rank], count)
-    tried = low = np.minimum(spec.recompute_counts, most)
+        upper[rank] = max(upper[rank], count)
+    tried = lower = np.minimum(spec.recompute_counts, upper)
     while True:
         text = "+".join(map(str, tried.tolist()))
         spec = spec.with_words(recompute=f"block:{text}")
-        if (low == most).all():
+        if (lower == upper).all():
             return spec
         try:
             priced = priced_spec(setting, spec)
@@ -357,9 +357,9 @@ def fewest_recomputed(space: SpecSpace, spec: PlanSpec) -> PlanSpec:
             return spec
         held = np.array([one.reserved for one in rank_bytes(priced)])
         fits = held <= np.array(priced.memory)
-        most = np.where(fits, tried, most)
-        low = np.where(fits, low, np.minimum(tried + 1, most))
-        tried = (low + most) // 2
+        upper = np.where(fits, tried, upper)
+        lower = np.where(fits, lower, np.minimum(tried + 1, upper))
+        tried = (lower + upper) // 2
 
 
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:

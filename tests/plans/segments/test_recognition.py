@@ -247,7 +247,7 @@ def mixture(make: Callable[[], nn.Module]) -> Decoder:
 
 def recognised_mixture(model: nn.Module) -> DecoderSizes | str:
     workload = workload_of(model, inputs(), None, fake=True)
-    layers = layers_of(workload, "32-true")
+    layers = capture_layers(workload, "32-true")
     return recognised_sizes(layers, workload.model, 4, mixtures=True)
 
 
