@@ -156,12 +156,12 @@ def _label_of(rule: Rule, word: str, where: str) -> str | None:
     place, _, label = word.partition(":")
     if place == "R" and not label:
         return None
-    for found in rule.extents:
+    for name in rule.extents:
         if (
-            label in ("", found)
-            and word_of(made_layout(rule.results[0], (found,))[0]) == place
+            label in ("", name)
+            and word_of(made_layout(rule.results[0], (name,))[0]) == place
         ):
-            return found
+            return name
     raise MismatchError(
         f"plan: {where}: cannot be {word!r}; it can be split along "
         f"{', '.join(rule.extents) or 'nothing'}"
