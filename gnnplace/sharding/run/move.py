@@ -105,8 +105,8 @@ def _as_summand(
     steps = [
         (REPLICATED, REPLICATED) if a == b == PARTIAL else (a, b) for a, b in pairs
     ]
-    whole = tuple(REPLICATED if b == PARTIAL else b for _, b in steps)
-    tensor = redistribute(local, mesh, tuple(a for a, _ in steps), whole)
+    target = tuple(REPLICATED if b == PARTIAL else b for _, b in steps)
+    tensor = redistribute(local, mesh, tuple(a for a, _ in steps), target)
     if any(mesh.get_local_rank(dim) for dim in created):
         return torch.zeros_like(tensor)
     return tensor
