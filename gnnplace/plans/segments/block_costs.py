@@ -823,20 +823,20 @@ class BlockCosts(ModelCosts):
     @cached_property
     def _kept_by_call(self) -> dict[int, CallKept]:
         """Return what calls of blocks that a framework prices keep of a batch, by call."""
-        kept: dict[int, CallKept] = {}
+        saved: dict[int, CallKept] = {}
         for block in self.blocks:
             if self.is_as_captured(block):
                 continue
-            kept.update((k, CallKept()) for k in block.calls if k not in kept)
+            saved.update((k, CallKept()) for k in block.calls if k not in saved)
             tensors, inner = self._block_kept(block, 1.0)
             for tensor in tensors:
-                found = self._place_of_kept(block, tensor)
-                if found is None:
+                place = self._place_of_kept(block, tensor)
+                if place is None:
                     inner += HALF_BYTES * self._elements(tensor)
                 else:
-                    kept.setdefault(found[0], CallKept()).tensors.add(found[1])
-            kept[block.calls[0]].inner += inner
-        return kept
+                    saved.setdefault(place[0], CallKept()).tensors.add(place[1])
+            saved[block.calls[0]].inner += inner
+        return saved
 
     def _place_of_kept(self, block: Block, tensor: int) -> tuple[int, int] | None:
         """Return the call that reads or makes a tensor that a block keeps, and its own value.
@@ -844,8 +844,8 @@ class BlockCosts(ModelCosts):
         Calls of the block come first, then those of its segment.
         """
         root, calls = self.finder.root(tensor), self.layers.calls.calls
-        for some in (block.calls, self._calls(block.segment)):
-            for k in some:
+        for calls_of in (block.calls, self._calls(block.segment)):
+            for k in calls_of:
                 for value in (*calls[k].reads, *calls[k].results):
                     if self.finder.root(value) == root:
                         return k, value
