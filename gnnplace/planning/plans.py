@@ -212,8 +212,11 @@ def _joint(
 ) -> JointPlan:
     """Return the plan, which names the model as it was asked for, and the file of the cluster."""
     file = plan.file
-    model = None if job is None else job.model
-    defaults = () if job is None else job.defaults
+    model: str | nn.Module | None = None
+    defaults: tuple[str, ...] = ()
+    if job is not None:
+        model = job.model
+        defaults = job.defaults
     if isinstance(cluster, str) and Path(cluster).is_file():
         file = file.model_copy(update={"cluster_file": cluster})
     if isinstance(model, str):
@@ -609,23 +612,31 @@ def by_trial(
     """
     if not plans[0].feasible:
         return list(plans)
-    ran = [(plan, _tried(plan, model, progress)) for plan in unlike(plans)[:count]]
-    trials = tuple(trial for _, trial in ran)
-    measured = [(t.measured, plan) for plan, t in ran if t.measured is not None]
-    tried = [plan for _, plan in sorted(measured, key=lambda pair: pair[0])]
+    trials: list[TrialEntry] = []
+    measured: list[tuple[float, Plan]] = []
+    for plan in unlike(plans)[:count]:
+        trial = _tried(plan, model, progress)
+        trials.append(trial)
+        if trial.measured is not None:
+            measured.append((trial.measured, plan))
+    measured.sort(key=lambda pair: pair[0])
+    tried = [plan for _, plan in measured]
     untried = [plan for plan in plans if plan not in tried]
-    ordered = [*tried, *untried]
-    return [replace(ordered[0], trials=trials), *ordered[1:]]
+    first, *others = [*tried, *untried]
+    return [replace(first, trials=tuple(trials)), *others]
 
 
 def unlike(plans: Sequence[Plan]) -> list[Plan]:
     """Return the first of all plans that have the same stages, micro-batches and schedule."""
     distinct: dict[object, Plan] = {}
     for plan in plans:
-        stages = tuple(
-            (tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages
-        )
-        key = (plan.file.microbatch_size, plan.file.schedule.partition(":")[0], stages)
+        file = plan.file
+        stages: list[object] = []
+        for stage in file.stages:
+            rows = tuple(map(tuple, stage.rows))
+            stages.append((tuple(stage.members), rows))
+        schedule = file.schedule.partition(":")[0]
+        key = (file.microbatch_size, schedule, tuple(stages))
         distinct.setdefault(key, plan)
     return list(distinct.values())
 

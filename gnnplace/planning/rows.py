@@ -73,9 +73,8 @@ class PricedTable:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow((*self.table.columns, *ANSWERS))
         for cells, answer in zip(self.table.cells, self.answers, strict=True):
-            writer.writerow(
-                (*cells, *(_cell(getattr(answer, name)) for name in ANSWERS))
-            )
+            figures = [_cell(getattr(answer, name)) for name in ANSWERS]
+            writer.writerow((*cells, *figures))
         return out.getvalue()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -90,9 +89,10 @@ class PricedTable:
     def answer(self) -> dict[str, Any]:
         """Return the row of a table of one plan, with an interval as `plan --json` prints it."""
         (row,) = self.rows()
-        return row | {
-            "interval": None if row["low"] is None else [row["low"], row["high"]]
-        }
+        interval = None
+        if row["low"] is not None:
+            interval = [row["low"], row["high"]]
+        return row | {"interval": interval}
 
     def best_first(self) -> list[int]:
         """Return the numbers of the rows, feasible ones first, and the fastest of each first."""

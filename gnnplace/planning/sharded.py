@@ -165,8 +165,10 @@ def plan_of_split(split: LayerSplit, model: str, options: SplitOptions) -> Shard
         model: The model by its name, as in `plan_shard`.
         options: Those that the split was searched with; their cluster names the devices.
     """
-    exchange, count = options.exchange(), math.prod(split.mesh)
-    cluster, names = f"cpu:{count}", _numbered("cpu", count)
+    exchange = options.exchange()
+    count = math.prod(split.mesh)
+    cluster = f"cpu:{count}"
+    names = _numbered("cpu", count)
     if exchange is not None:
         cluster = exchange.cluster.name
         names = [device.name for device in exchange.cluster.devices[:count]]
@@ -307,13 +309,17 @@ def _setting(layers: LayerGraph) -> tuple[int, list[InputEntry], str]:
     """Return the number of examples, the inputs and the precision of a captured model."""
     step = layers.step
     inputs: Any = step.kwargs if step.kwargs and not step.args else step.args
-    told = [
-        InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in told_inputs(inputs)
-    ]
+    entries: list[InputEntry] = []
+    for name, shape, dtype in told_inputs(inputs):
+        entries.append(InputEntry(name=name, shape=list(shape), dtype=dtype))
     try:
         batch = batch_of(Workload("", step.model, inputs, None))
     except InputError:
         batch = 1
     types = {p.dtype for p in step.model.parameters()}
-    half = (name for name, dtype in TYPES.items() if types == {dtype})
-    return batch, told, next(half, "32-true")
+    precision = "32-true"
+    for word, parameters_type in TYPES.items():
+        if types == {parameters_type}:
+            precision = word
+            break
+    return batch, entries, precision

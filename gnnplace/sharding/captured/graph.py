@@ -86,11 +86,13 @@ class _Batch:
         self.labels: list[str | None] = []
 
         # Inputs as long as the first one have one row an example.
-        inputs = [
-            (i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape
-        ]
-        for index, value in inputs:
-            if value.shape[0] == inputs[0][1].shape[0]:
+        num_examples: int | None = None
+        for index, value in enumerate(graph.values):
+            if value.source != INPUT or not value.shape:
+                continue
+            if num_examples is None:
+                num_examples = value.shape[0]
+            if value.shape[0] == num_examples:
                 self.axis[index] = 0
 
         for call, rule in zip(graph.calls, rules, strict=True):
@@ -174,11 +176,13 @@ class _Heads:
         call = self.graph.calls[index]
         rule = self.rules[index]
         self.names.setdefault(index, {})[HEADS] = HEADS
-        for value, axes in list(zip(call.reads, rule.reads, strict=True))[:3]:
+        products = list(zip(call.reads, rule.reads, strict=True))[:3]
+        for value, axes in products:
             if HEADS in axes:
                 self._backwards(value, axes.index(HEADS))
-        if HEADS in rule.results[0]:
-            self._forwards(call.results[0], rule.results[0].index(HEADS))
+        axes = rule.results[0]
+        if HEADS in axes:
+            self._forwards(call.results[0], axes.index(HEADS))
 
     def _named(self, index: int, axes: Axes, axis: int) -> str | None:
         """Name the first label of an axis after the heads; return it, or None if the axis
@@ -193,11 +197,12 @@ class _Heads:
         """Name the heads in the calls that produce a value, up to the product that makes them."""
         while value in self.producer:
             i, slot = self.producer[value]
-            label = self._named(i, self.rules[i].results[slot], axis)
-            back = (
-                _axis_of(self.rules[i].reads[0], label) if self.rules[i].reads else None
-            )
-            if back is None or self.rules[i].kind not in (SHAPE, "elementwise"):
+            rule = self.rules[i]
+            label = self._named(i, rule.results[slot], axis)
+            if not rule.reads or rule.kind not in (SHAPE, "elementwise"):
+                return
+            back = _axis_of(rule.reads[0], label)
+            if back is None:
                 return
             value = self.graph.calls[i].reads[0]
             axis = back
@@ -206,9 +211,10 @@ class _Heads:
         """Name the heads in the calls that read a value, up to the product that takes them in."""
         while len(self.readers.get(value, ())) == 1:
             i, slot = self.readers[value][0]
-            label = self._named(i, self.rules[i].reads[slot], axis)
-            on = _axis_of(self.rules[i].results[0], label)
-            if on is None or self.rules[i].kind != SHAPE:
+            rule = self.rules[i]
+            label = self._named(i, rule.reads[slot], axis)
+            on = _axis_of(rule.results[0], label)
+            if on is None or rule.kind != SHAPE:
                 return
             value = self.graph.calls[i].results[0]
             axis = on
@@ -216,9 +222,14 @@ class _Heads:
 
 def _axis_of(axes: Axes, label: str | None) -> int | None:
     bases = [_first(entry) for entry in axes]
-    return bases.index(label) if label is not None and label in bases else None
+    if label is None or label not in bases:
+        return None
+    return bases.index(label)
 
 
 def _first(entry: str | None) -> str:
     """Return the first label of an axis, without its groups; empty where there is none."""
-    return base_label(labels_of(entry)[0]) if entry else ""
+    if not entry:
+        return ""
+    first = labels_of(entry)[0]
+    return base_label(first)

@@ -45,7 +45,8 @@ REPLICATED, PARTIAL = (
     Place(-2),
 )  # every device has all of it; each has a summand
 Layout = tuple[Place, ...]  # for each dimension of the mesh
-PARAMETER, CALL = "parameter", "call"
+PARAMETER = "parameter"
+CALL = "call"
 
 
 @dataclass(frozen=True)

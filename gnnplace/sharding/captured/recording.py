@@ -275,26 +275,27 @@ class _Stand:
 def _fake_tensors(step: StepModule) -> _Stand:
     """Return tensors without numbers in place of the step's; those that are fake already stay."""
     tensors = dict(_named_state(step))
-    fakes = [
-        t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)
-    ]
-    if fakes:
-        mode = fakes[0].fake_mode
-    else:
+    mode = None
+    for tensor in (*tensors.values(), *step.inputs()):
+        if isinstance(tensor, FakeTensor):
+            mode = tensor.fake_mode
+            break
+    if mode is None:
         mode = make_fake_mode()
-    devices = {n: t.device for n, t in tensors.items()}
 
     def fake(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         with mode:
             empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
         return empty.requires_grad_(tensor.requires_grad)
 
-    fakes_by_name = {n: t for n, t in tensors.items() if isinstance(t, FakeTensor)}
-    state = {
-        n: fakes_by_name[n] if n in fakes_by_name else fake(t, devices[n])
-        for n, t in tensors.items()
-    }
-    return _Stand(state, tuple(fake(t, t.device) for t in step.inputs()), mode)
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, FakeTensor):
+            state[name] = tensor
+        else:
+            state[name] = fake(tensor, tensor.device)
+    inputs = [fake(tensor, tensor.device) for tensor in step.inputs()]
+    return _Stand(state, tuple(inputs), mode)
 
 
 def _real_tensors(step: StepModule, zeros: bool) -> _Stand:
@@ -306,8 +307,11 @@ def _real_tensors(step: StepModule, zeros: bool) -> _Stand:
         empty = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return empty.requires_grad_(tensor.requires_grad)
 
-    state = {n: real(t, zeros) for n, t in _named_state(step)}
-    return _Stand(state, tuple(real(t, False) for t in step.inputs()), None)
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in _named_state(step):
+        state[name] = real(tensor, zeros)
+    inputs = [real(tensor, False) for tensor in step.inputs()]
+    return _Stand(state, tuple(inputs), None)
 
 
 def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:

@@ -147,7 +147,8 @@ class LayerSplit:
     @cached_property
     def homes(self) -> dict[str, Layout]:
         """The layouts of the parameters that several calls read, by name."""
-        captured, strategy = self.captured, self.result.configuration
+        captured = self.captured
+        strategy = self.result.configuration
         return {
             captured.graph.values[value].name: states[
                 strategy[captured.position[value]]

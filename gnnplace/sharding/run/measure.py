@@ -20,11 +20,14 @@ from gnnplace.sharding.run.move import redistribute
 from gnnplace.sharding.run.runner import DeviceShare, run_part
 from gnnplace.tracing import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph, StepModule
 
-SMALL, LARGE = 256, 1 << 20
+SMALL = 256
+LARGE = 1 << 20
 """Elements of the tensors whose sums are timed."""
-ROUNDS, TURNS = 15, 4
+ROUNDS = 15
+TURNS = 4
 """Runs of a collective and of a step, of which the fastest counts."""
-SIDE, LARGE_SIDE = 512, 4096
+SIDE = 512
+LARGE_SIDE = 4096
 """Rows and columns of the product that is timed on CPUs and on GPUs."""
 
 

@@ -237,11 +237,9 @@ class Regathering:
         return torch.autograd.graph.saved_tensors_hooks(self.packed, unpack_saved)
 
     def _part(self, tensor: torch.Tensor) -> _RegatheredPart | None:
-        return (
-            self.parts.get(StorageWeakRef(tensor.untyped_storage()))
-            if self.parts
-            else None
-        )
+        if self.parts:
+            return self.parts.get(StorageWeakRef(tensor.untyped_storage()))
+        return None
 
     def packed(self, tensor: torch.Tensor) -> object:
         """Return what autograd saves in place of a tensor: see `unpack_saved`."""

@@ -63,8 +63,10 @@ class Frontier:
             return None
         cost = np.array([point.cost for point in self.points])
         memory = np.array([point.memory for point in self.points])
-        below = (cost[-1] - cost) / (cost[-1] - cost[0])
-        below += (memory[0] - memory) / (memory[0] - memory[-1])
+        slower = cost[-1] - cost
+        leaner = memory[0] - memory
+        below = slower / slower[0]
+        below += leaner / leaner[-1]
         return int(below.argmax())
 
 

@@ -115,7 +115,8 @@ def two_passes(
     tables = factors.weighted(weights)
     inside: list[FloatArray] = []
     for step in steps:
-        inside.append(_inside(_inputs(step, steps, factors, tables, inside)))
+        inputs = _inputs(step, steps, factors, tables, inside)
+        inside.append(_inside(inputs))
     outside = [np.zeros(0)] * len(steps)
     node = [np.zeros(0)] * len(factors.sizes)
     outside[-1] = np.zeros(len(weights))

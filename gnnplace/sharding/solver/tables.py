@@ -129,7 +129,8 @@ def _sum(
     for node, *parts in zip(first.scope, first.classes, second.classes, strict=True):
         classes[node] = memo.joint(parts)
     picked = {node: part.first for node, part in classes.items()}
-    return cells_of(first, picked) + cells_of(second, picked), tuple(classes.values())
+    cells = cells_of(first, picked) + cells_of(second, picked)
+    return cells, tuple(classes.values())
 
 
 def buckets_of(problem: ShardingProblem) -> Buckets:
@@ -142,7 +143,9 @@ def buckets_of(problem: ShardingProblem) -> Buckets:
     for edge in problem.edges:
         key = ("edge", id(edge.cost), edge.u < edge.v)
         cells, classes = memo.of(key, edge, partial(_over_classes, edge))
-        buckets.add(Table((min(edge.u, edge.v), max(edge.u, edge.v)), cells, classes))
+        first = min(edge.u, edge.v)
+        second = max(edge.u, edge.v)
+        buckets.add(Table((first, second), cells, classes))
     return buckets
 
 
