@@ -147,7 +147,7 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
         f"--ffn-hidden-size {sizes.feed_forward}",
         f"--num-attention-heads {sizes.heads}",
         f"--seq-length {sizes.length}",
-        f"--max-position-embeddings {sizes.length}",
+        f"--max-position-embeddings {max(sizes.length, sizes.learned)}",
     ]
     latent = sizes.latent
     if latent is not None:
@@ -168,11 +168,13 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
         flags += [
             "--swiglu",
             "--normalization RMSNorm",
-            "--position-embedding-type rope",
             "--disable-bias-linear",
             "--attention-dropout 0.0",
             "--hidden-dropout 0.0",
         ]
+    if sizes.gated or not sizes.learned:
+        positions = "learned_absolute" if sizes.learned else "rope"
+        flags.append(f"--position-embedding-type {positions}")
     flags += expert_flags(sizes.experts, sizes) if sizes.experts else []
     return [*flags, *([] if sizes.tied else ["--untie-embeddings-and-output-weights"])]
 

@@ -464,7 +464,27 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
         experts=experts,
         latent=latent,
         head_norms=latent is None and is_on(flags, "qk-layernorm"),
+        positions=_positions(flags, length, source, is_gated=gated),
     )
+
+
+def _positions(flags: Flags, length: int, source: str, *, is_gated: bool) -> int | None:
+    """Return the number of learned positions; None where it is what the layers usually have.
+
+    Gated layers usually have none, others as many as tokens (`DecoderSizes.learned`).
+    """
+    usual = 0 if is_gated else length
+    count = usual
+    kind = flags.get("position-embedding-type")
+    if kind == "learned_absolute":
+        count = number_of(flags, "max-position-embeddings", source, length)
+    elif (
+        kind is not None
+        or is_on(flags, "use-rotary-position-embeddings")
+        or is_on(flags, "no-position-embedding")
+    ):
+        count = 0
+    return None if count == usual else count
 
 
 def _latent(flags: Flags, source: str) -> LatentAttention | None:

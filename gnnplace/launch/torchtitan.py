@@ -319,6 +319,9 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             "zero=0: torchtitan's experts lie on FSDP's shards; zero=3 is written",
             plan,
         )
+    if plan.schedule == "v":
+        plan = replace(plan, schedule=ZBV)
+        yield "schedule v: torchtitan runs PyTorch's own order; zbv is written", plan
     if plan.compile and plan.schedule == ZBV:
         # `_check_torch_compile_compatibility` of torch.distributed.pipelining refuses both.
         plan = replace(plan, compile=False)

@@ -182,6 +182,10 @@ def write_nearest(
     return write_launch_plan(steps[-1][1] if steps else base, launcher, lines, gpus)[0]
 
 
+NOT_OF_MODEL = ("batch", "sample_length")
+"""Sizes that are of a run and not of its model."""
+
+
 def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
     """Yield a line for each word of a plan that the launcher's own reader reads otherwise.
 
@@ -219,7 +223,18 @@ def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
             continue
         if entry.name == "layers":
             value = format_layers(value)
+        if entry.name == "sizes":
+            yield from _unlike_sizes(value, read_value)
+            continue
         yield f"{entry.name} {value}: is read as {read_value}"
+
+
+def _unlike_sizes(sizes: DecoderSizes, read_sizes: DecoderSizes) -> Iterator[str]:
+    """Yield a line for each size of a model that is read otherwise than it was written."""
+    for size in fields(DecoderSizes):
+        value, read_value = getattr(sizes, size.name), getattr(read_sizes, size.name)
+        if size.compare and size.name not in NOT_OF_MODEL and value != read_value:
+            yield f"{size.name} {value} of the model: is read as {read_value}"
 
 
 def _same_sizes(sizes: DecoderSizes, read_sizes: DecoderSizes) -> bool:

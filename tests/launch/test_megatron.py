@@ -12,6 +12,7 @@ from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.megatron import layout_of, nearest_megatron, write_megatron
 from gnnplace.launch.megatron_plan import layers_of_layout
 from gnnplace.launch.megatron_script import read_megatron
+from gnnplace.launch.writing import write_launch_plan
 from gnnplace.plans.decoders.decoder import DecoderSizes
 
 SIZES = DecoderSizes(12, 512, 8, 8, 2048, 1024, 50257, gated=False, tied=False)
@@ -410,3 +411,27 @@ def test_instances_of_the_optimizer_are_groups_of_zero():
     text = write_megatron(plan, [])
     assert "--num-distributed-optimizer-instances 2" in text
     assert read_megatron(text, "file").group == 8
+
+
+def test_learned_positions_of_gated_layers_are_written_and_read():
+    sizes = DecoderSizes(
+        layers=2, hidden=64, heads=4, kv_heads=4, feed_forward=128, length=32,
+        vocabulary=128, gated=True, positions=48,
+    )  # fmt: skip
+    plan = LaunchPlan(dp=1, microbatch_size=1, batch=2, sizes=sizes)
+    text, losses = write_launch_plan(plan, "megatron-lm", [])
+    assert "--position-embedding-type learned_absolute" in text
+    assert "--max-position-embeddings 48" in text
+    assert not any("positions" in loss.told for loss in losses)
+    read = read_megatron(text, "file").sizes
+    assert read is not None
+    assert read.learned == 48
+    assert read.parameters == sizes.parameters
+
+
+def test_rotary_positions_of_layers_without_a_gate_are_read():
+    flags = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --seq-length 32"
+    flags += " --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
+    learned = read_megatron(flags, "file").sizes
+    rotary = read_megatron(f"{flags} --position-embedding-type rope", "file").sizes
+    assert learned.parameters - rotary.parameters == 32 * 64
