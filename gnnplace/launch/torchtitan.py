@@ -319,13 +319,9 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             "zero=0: torchtitan's experts lie on FSDP's shards; zero=3 is written",
             plan,
         )
-    if plan.schedule == "v":
-        plan = replace(plan, schedule=ZBV)
-        yield "schedule v: torchtitan runs PyTorch's own order; zbv is written", plan
-    if plan.compile and plan.schedule == ZBV:
-        # `_check_torch_compile_compatibility` of torch.distributed.pipelining refuses both.
-        plan = replace(plan, compile=False)
-        yield "compile=on: PyTorch's zbv runs no compiled stages; off is written", plan
+    for given_up, ordered in _with_own_order(plan):
+        plan = ordered
+        yield given_up, plan
     if plan.recompute not in (NONE, FULL, SELECTIVE):
         given_up = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
         plan = replace(plan, recompute=FULL)
@@ -338,6 +334,17 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         given_up = f"optimizer {plan.optimizer}: AdamW is written"
         plan = replace(plan, optimizer="adamw")
         yield given_up, plan
+
+
+def _with_own_order(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
+    """Yield a plan in the shape of a V with PyTorch's order of it, and without compiled stages."""
+    if plan.schedule == "v":
+        plan = replace(plan, schedule=ZBV)
+        yield "schedule v: torchtitan runs PyTorch's own order; zbv is written", plan
+    if plan.compile and plan.schedule == ZBV:
+        # `_check_torch_compile_compatibility` of torch.distributed.pipelining refuses both.
+        plan = replace(plan, compile=False)
+        yield "compile=on: PyTorch's zbv runs no compiled stages; off is written", plan
 
 
 def schedule_csv(plan: PlanFile) -> str | None:

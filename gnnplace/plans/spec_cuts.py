@@ -6,6 +6,7 @@ whatever else a plan says; it is made once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,7 +28,10 @@ SPEED_SHARES = (1.0, 0.75, 0.5, 0.25)
 """Exponents of the ranks' speeds in cuts over devices of several kinds; with 1 all take as long."""
 RATIOS, RATIOS_OF_LOOPS = 33, 9
 """Ratios of the layers of two kinds of devices that are tried."""
+RATIOS_OF_THREE = 13
+"""Ratios of the layers of the second and the third of three kinds of devices to the first's."""
 MOST_RATIO = 16.0
+MOST_RATIO_OF_THREE = 8.0
 MOST_CHUNKS = 32
 """Chunks of a rank at most."""
 
@@ -125,8 +129,8 @@ def _weights_of_layers(
 ) -> Iterator[FloatArray]:
     """Yield how much a layer weighs on every rank. [ranks] each
 
-    First by seconds, then, of two kinds, in every ratio between them: the faster kind may have less
-    memory. Pipelines of several chunks a rank try fewer ratios.
+    First by seconds, then, of two or three kinds, in every ratio between them: the faster kind may
+    have less memory. Pipelines of several chunks a rank try fewer ratios.
     """
     kinds = kinds_of_ranks(setting, pp)
     seconds: dict[tuple[str, ...], float] = {}
@@ -141,6 +145,14 @@ def _weights_of_layers(
         count = RATIOS_OF_LOOPS if is_looped else RATIOS
         for ratio in np.geomspace(1 / MOST_RATIO, MOST_RATIO, count):
             yield np.where(is_first, ratio, 1.0)
+    elif len(seconds) == 3:
+        numbers = {names: number for number, names in enumerate(seconds)}
+        of_ranks = np.array([numbers[names] for names in kinds])
+        most = MOST_RATIO_OF_THREE
+        count = 3 if is_looped else RATIOS_OF_THREE
+        ratios = np.geomspace(1 / most, most, count)
+        for second, third in itertools.product(ratios, repeat=2):
+            yield np.array([1.0, second, third])[of_ranks]
 
 
 @lru_cache(maxsize=1024)

@@ -45,6 +45,17 @@ SERVERS_OF_TWO = Servers(
 ).cluster("two servers of two")
 
 
+def three_kinds() -> Cluster:
+    """Two GPUs of each of three kinds, of which the fastest has the least memory."""
+    network = Wire(2.5e10, 1e-5, OWN_BETWEEN)
+    kinds = {"h100": 12e9, "a100-80": 80e9, "l40s": 24e9}
+    parts = [
+        Servers(kind, memory, 1, 2, Wire(2e11, 5e-6), network)
+        for kind, memory in kinds.items()
+    ]
+    return ServerPool(tuple(parts)).cluster("three kinds")
+
+
 def two_kinds(
     first: str, second: str, bytes_first: float, bytes_second: float
 ) -> Cluster:
@@ -187,6 +198,25 @@ def test_what_is_found_is_the_least_of_every_plan(sizes, framework, memory, clus
     assert found.best[0].seconds == pytest.approx(least, rel=1e-9)
     assert found.bound == pytest.approx(least, rel=1e-8)
     assert found.num_priced < len(plans)
+
+
+def test_layers_are_divided_over_three_kinds_by_memory_too():
+    sizes = replace(DENSE, layers=24, vocabulary=32000)
+    on = setting(sizes, "megatron-lm", None, three_kinds())
+    plan = PlanSpec(dp=2, pp=3, microbatch_size=1, zero=1)
+
+    def least(cuts: Sequence[tuple[int, ...] | None]) -> float:
+        answers = [price(on, replace(plan, layers=layers)) for layers in cuts]
+        return min(a.step_time for a in answers if a.feasible and a.step_time)
+
+    every = [
+        (first, second, 24 - first - second)
+        for first, second in itertools.product(range(1, 23), repeat=2)
+        if first + second < 24
+    ]
+    cuts = cuts_of(on, 3, "1f1b")
+    assert len(cuts) < 0.6 * len(every)
+    assert least(cuts) == pytest.approx(least(every), rel=0.05)
 
 
 @pytest.mark.parametrize(
