@@ -450,6 +450,7 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
         source,
         number_of(flags, "vocab-size", source, 50257),
     )
+    largest_position = number_of(flags, "max-position-embeddings", source, length)
     return DecoderSizes(
         layers,
         hidden,
@@ -464,7 +465,7 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
         experts=experts,
         latent=latent,
         head_norms=latent is None and is_on(flags, "qk-layernorm"),
-        positions=_positions(flags, length, source, is_gated=gated),
+        positions=_positions(flags, length, largest_position, is_gated=gated),
     )
 
 
