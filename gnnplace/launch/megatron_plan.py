@@ -469,16 +469,24 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
     )
 
 
-def _positions(flags: Flags, length: int, source: str, *, is_gated: bool) -> int | None:
+def _positions(
+    flags: Flags, length: int, largest: int, *, is_gated: bool
+) -> int | None:
     """Return the number of learned positions; None where it is what the layers usually have.
 
     Gated layers usually have none, others as many as tokens (`DecoderSizes.learned`).
+
+    Args:
+        flags: The flags.
+        length: Tokens of an example.
+        largest: Positions of the embedding, where it is learned.
+        is_gated: Whether feed-forward layers are gated.
     """
     usual = 0 if is_gated else length
     count = usual
     kind = flags.get("position-embedding-type")
     if kind == "learned_absolute":
-        count = number_of(flags, "max-position-embeddings", source, length)
+        count = largest
     elif (
         kind is not None
         or is_on(flags, "use-rotary-position-embeddings")
