@@ -212,12 +212,13 @@ class _HandOverContext(FunctionContext):
     """What the loss keeps for its backward pass.
 
     Attributes:
-        anchor: The node that runs only if gradients of parameters are accumulated.
+        anchor: The node that runs only if gradients of parameters are accumulated; None where the
+            loss is computed anew for a gradient of gradients, which is refused.
         handover: Gives the parameters their gradients.
         count: The number of parameters.
     """
 
-    anchor: Node
+    anchor: Node | None
     handover: GradientHandover
     count: int
 
@@ -233,7 +234,6 @@ class _HandOver(torch.autograd.Function):
         handover: GradientHandover,
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
-        assert anchor.grad_fn is not None
         ctx.anchor = anchor.grad_fn
         ctx.handover = handover
         ctx.count = len(parameters)
@@ -250,7 +250,7 @@ class _HandOver(torch.autograd.Function):
             )
         weight = float(gradients[0])
         returned: Sequence[torch.Tensor | None] = [None] * ctx.count
-        if will_engine_execute_node(ctx.anchor):
+        if ctx.anchor is not None and will_engine_execute_node(ctx.anchor):
             ctx.handover.hand_over(weight)
         else:  # single gradients are wanted, as by torch.autograd.grad
             returned = ctx.handover.gradients(weight)

@@ -94,7 +94,7 @@ class PairRow(Schema):
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class MeasuredProfile:
     """What the ops of a graph take on the machine that its placements were measured on.
 
     Attributes:
@@ -121,7 +121,7 @@ class MeasuredGraph:
         clocks: The clock of each measurement, ``wall`` or ``virtual``. [P]
     """
 
-    profile: Profile
+    profile: MeasuredProfile
     placers: tuple[str, ...]
     device: IntArray
     step_time: FloatArray
@@ -129,7 +129,7 @@ class MeasuredGraph:
     clocks: tuple[str, ...]
 
 
-def profiled_problem(graph: CapturedGraph, profile: Profile) -> Problem:
+def profiled_problem(graph: CapturedGraph, profile: MeasuredProfile) -> Problem:
     """Return a captured graph with its profiled costs on the machine's workers.
 
     Raises:
@@ -247,7 +247,7 @@ def _check_same_ops(graph: CapturedGraph, problem: Problem) -> None:
         graph.phase, problem.phase
     )
     if same:
-        profile = Profile(problem.kind_times[:, 0], problem.cluster, began="")
+        profile = MeasuredProfile(problem.kind_times[:, 0], problem.cluster, began="")
         units = profiled_problem(graph, profile).unit_of
         same = np.array_equal(units, problem.unit_of)
     if not same:
@@ -265,7 +265,7 @@ def _machine() -> dict[str, Any]:
     return {key: value for key, value in machine().items() if key != "host"}
 
 
-def _profile(folder: Path, name: str, problem: Problem) -> Profile:
+def _profile(folder: Path, name: str, problem: Problem) -> MeasuredProfile:
     """Keep the times of a problem's ops, to the nanosecond, and its cluster."""
     nanoseconds = np.rint(problem.kind_times[:, 0] / NANOSECOND).astype(np.int64)
     row = ProfileRow(
@@ -278,8 +278,8 @@ def _profile(folder: Path, name: str, problem: Problem) -> Profile:
     return _profile_of(row, str(folder / PROFILES))
 
 
-def _profile_of(row: ProfileRow, source: str) -> Profile:
-    return Profile(
+def _profile_of(row: ProfileRow, source: str) -> MeasuredProfile:
+    return MeasuredProfile(
         time=NANOSECOND * np.array(row.nanoseconds, dtype=np.float64),
         cluster=cluster_from_data(row.cluster, source),
         began=row.began,
@@ -314,7 +314,7 @@ def _read_rows(folder: Path) -> list[PairRow]:
     return _read_lines(folder / ROWS, PairRow)
 
 
-def _read_profiles(folder: Path) -> dict[str, Profile]:
+def _read_profiles(folder: Path) -> dict[str, MeasuredProfile]:
     path = folder / PROFILES
     rows = _read_lines(path, ProfileRow)
     return {row.graph: _profile_of(row, str(path)) for row in rows}
@@ -339,7 +339,7 @@ def read_pairs(folder: str | Path) -> dict[str, MeasuredGraph]:
     }
 
 
-def _measured_graph(profile: Profile, rows: Sequence[PairRow]) -> MeasuredGraph:
+def _measured_graph(profile: MeasuredProfile, rows: Sequence[PairRow]) -> MeasuredGraph:
     digits = [np.array(list(row.device), dtype=np.int32) for row in rows]
     return MeasuredGraph(
         profile=profile,

@@ -46,7 +46,7 @@ from gnnplace.train.data.croissant import DataSetCard, write_croissant
 from gnnplace.train.data.datasets import dataset_problem, find_dataset, write_sums
 from gnnplace.train.data.measured_pairs import (
     MeasuredGraph,
-    Profile,
+    MeasuredProfile,
     profiled_problem,
     read_pairs,
 )
@@ -104,7 +104,7 @@ class PlacedGraph:
     step_time: FloatArray
     measured: FloatArray
     clocks: tuple[str, ...]
-    profile: Profile | None = None
+    profile: MeasuredProfile | None = None
 
 
 def build_release(
@@ -361,7 +361,7 @@ class ReleaseStore:
         ops = slice(*self._arrays["op_offset"][index : index + 2])
         cluster = cluster_from_data(json.loads(machine), str(self.folder))
         return profiled_problem(
-            graph, Profile(self._arrays["profiled"][ops], cluster, began="")
+            graph, MeasuredProfile(self._arrays["profiled"][ops], cluster, began="")
         )
 
     def part(self, part: str) -> tuple[str, ...]:
