@@ -124,9 +124,8 @@ def nearest_plan(
     """
     plan = replace(canonical(plan, target.framework), layers=plan.layers)
     nearest, steps = plan, []
-    counts = plan.spec.recompute_counts
-    if len(counts) > 1:
-        nearest = replace(plan, recompute=f"block:{max(counts)}")
+    if plan.spec.recomputes_by_rank:
+        nearest = replace(plan, recompute=f"block:{max(plan.spec.recompute_counts)}")
         line = f"recompute={plan.recompute}: launchers have one number for all ranks"
         steps.append((f"{line}; {nearest.recompute} is written", nearest))
     return plan, [*steps, *target.nearest(nearest)]
@@ -182,8 +181,8 @@ def write_nearest(
     return write_launch_plan(steps[-1][1] if steps else base, launcher, lines, gpus)[0]
 
 
-NOT_OF_MODEL = ("batch", "sample_length")
-"""Sizes that are of a run and not of its model."""
+OF_DETAILS = ("vectors", "end_vectors", "expert_vectors")
+"""Sizes of biases and norms."""
 
 
 def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
@@ -213,37 +212,38 @@ def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
         if entry.name == "lora":  # the script makes them, which has its own line
             continue
         if entry.name == "sizes":
-            if read_value is None or _same_sizes(value, read_value):
-                continue
-            # Details have the biases and norms of the model, which files say in other keys.
-            plain = replace(value, vectors=None, end_vectors=None, expert_vectors=0)
-            if plan.details is not None and _same_sizes(plain, read_value):
-                continue
+            if read_value is not None:
+                has_details = plan.details is not None
+                yield from _unlike_sizes(value, read_value, has_details=has_details)
+            continue
         if entry.name == "accumulation" and plan.batch == back.batch:
             continue
         if entry.name == "layers":
             value = format_layers(value)
-        if entry.name == "sizes":
-            yield from _unlike_sizes(value, read_value)
-            continue
         yield f"{entry.name} {value}: is read as {read_value}"
 
 
-def _unlike_sizes(sizes: DecoderSizes, read_sizes: DecoderSizes) -> Iterator[str]:
-    """Yield a line for each size of a model that is read otherwise than it was written."""
-    for size in fields(DecoderSizes):
-        value, read_value = getattr(sizes, size.name), getattr(read_sizes, size.name)
-        if size.compare and size.name not in NOT_OF_MODEL and value != read_value:
-            yield f"{size.name} {value} of the model: is read as {read_value}"
+def _unlike_sizes(
+    sizes: DecoderSizes, read_sizes: DecoderSizes, *, has_details: bool
+) -> Iterator[str]:
+    """Yield a line for each size of a model that is read otherwise than it was written.
 
-
-def _same_sizes(sizes: DecoderSizes, read_sizes: DecoderSizes) -> bool:
-    """Return whether two models are the same, of whatever batch and samples."""
-    plain, plain_read = (
+    Args:
+        sizes: The sizes that were written, of whatever batch and samples.
+        read_sizes: The sizes that were read.
+        has_details: Whether biases and norms are in details, which files say in other keys.
+    """
+    written, read = (
         replace(one, positions=one.learned, batch=1, sample_length=None)
         for one in (sizes, read_sizes)
     )
-    return plain == plain_read
+    for size in fields(DecoderSizes):
+        value, read_value = getattr(written, size.name), getattr(read, size.name)
+        if not size.compare or value == read_value:
+            continue
+        if has_details and size.name in OF_DETAILS and read_value == size.default:
+            continue
+        yield f"{size.name} {value} of the model: is read as {read_value}"
 
 
 def convert_launch_file(

@@ -267,9 +267,12 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
     }
     batch, inputs, precision = _setting(layers)
     seconds = split.predicted
-    kept = split.activations
+    activations = split.activations
     memory = MemoryEntry(
-        state=max(seconds.memory - kept, 0.0), activations=kept, working=0.0, slack=0.0
+        state=max(seconds.memory - activations, 0.0),
+        activations=activations,
+        working=0.0,
+        slack=0.0,
     )
     return PlanFile(
         format="gnnplace-plan",

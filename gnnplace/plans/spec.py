@@ -284,7 +284,7 @@ class PlanSpec:
     @property
     def recomputes_by_rank(self) -> bool:
         """Return whether every rank has its own number of layers to recompute."""
-        return len(self.recompute_counts) > 1
+        return "+" in self.recompute
 
     def recompute_on(self, rank: int) -> str:
         """Return what a pipeline rank recomputes, as the word for all ranks says it."""

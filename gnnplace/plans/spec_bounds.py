@@ -137,8 +137,8 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
         return columns_of_stages(group).layers
     # A rank recomputes as many layers in all, of each of its stages as many as of any.
     cuts = group.cuts
-    least = family.recompute_layers(0)
-    counts = np.ceil(least / cuts.chunks[cuts.cuts_of_stages]).astype(np.int64)
+    of_rank = family.recompute_layers(0)
+    counts = np.ceil(of_rank / cuts.chunks[cuts.cuts_of_stages]).astype(np.int64)
     if group.setting.framework.traits.recomputes_by_rank:  # others may need none
         counts[cuts.ranks % group.spec.pp > 0] = 0
     lasts = np.minimum(cuts.lasts, np.maximum(cuts.firsts, 1) + counts)

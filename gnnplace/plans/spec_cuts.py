@@ -148,9 +148,8 @@ def _weights_of_layers(
     elif len(seconds) == 3:
         numbers = {names: number for number, names in enumerate(seconds)}
         of_ranks = np.array([numbers[names] for names in kinds])
-        most = MOST_RATIO_OF_THREE
         count = 3 if is_looped else RATIOS_OF_THREE
-        ratios = np.geomspace(1 / most, most, count)
+        ratios = np.geomspace(1 / MOST_RATIO_OF_THREE, MOST_RATIO_OF_THREE, count)
         for second, third in itertools.product(ratios, repeat=2):
             yield np.array([1.0, second, third])[of_ranks]
 

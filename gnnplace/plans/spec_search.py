@@ -355,8 +355,8 @@ def fewest_recomputed(space: SpecSpace, spec: PlanSpec) -> PlanSpec:
             priced = priced_spec(setting, spec)
         except InputError:
             return spec
-        held = np.array([one.reserved for one in rank_bytes(priced)])
-        fits = held <= np.array(priced.memory)
+        reserved = np.array([rank.reserved for rank in rank_bytes(priced)])
+        fits = reserved <= np.array(priced.memory)
         upper = np.where(fits, tried, upper)
         lower = np.where(fits, lower, np.minimum(tried + 1, upper))
         tried = (lower + upper) // 2

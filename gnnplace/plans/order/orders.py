@@ -265,7 +265,7 @@ def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
 
 def is_apart(schedule: str) -> bool:
     """Return whether a schedule has I and W as passes of their own, and not one pass B."""
-    return schedule.partition(":")[0] in ("zero-bubble", "v", ZBV)
+    return schedule.partition(":")[0] in ("zero-bubble", *SHAPED_AS_V)
 
 
 @lru_cache(maxsize=256)

@@ -72,7 +72,7 @@ class LocalParameter:
 
     @property
     def pending(self) -> Layout:
-        """The layout in which passes leave its gradient, before sums over shards are made."""
+        """Return the layout in which passes leave its gradient, before sums over shards."""
         pairs = zip(self.home, self.summed, strict=True)
         return tuple(PARTIAL if summed else place for place, summed in pairs)
 

@@ -146,7 +146,7 @@ class LayerSplit:
 
     @cached_property
     def homes(self) -> dict[str, Layout]:
-        """The layouts of the parameters that several calls read, by name."""
+        """Return the layouts of the parameters that several calls read, by name."""
         captured = self.captured
         strategy = self.result.configuration
         return {
@@ -159,12 +159,12 @@ class LayerSplit:
 
     @cached_property
     def predicted(self) -> CostParts:
-        """Predicted seconds and bytes of a training step."""
+        """Return the predicted seconds and bytes of a training step."""
         return total_parts(self.by_layer)
 
     @cached_property
     def by_layer(self) -> tuple[CostParts, ...]:
-        """The same of each call, in the order in which they run."""
+        """Return the predicted seconds and bytes of each call, in the order in which they run."""
         return parts_by_op(self.captured, self.result.configuration)
 
     @cached_property
