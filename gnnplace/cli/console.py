@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from gnnplace.measurements import MeasurementStore
     from gnnplace.problem import Problem
+    from gnnplace.report import Answer
 
 STDOUT = 1  # its descriptor
 WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS``
@@ -100,6 +101,13 @@ def print_answer(
     out = console()
     for part in parts:
         out.print(part, soft_wrap=isinstance(part, str))
+
+
+def show_answer(args: Namespace, answer: Answer) -> None:
+    """Print an answer from its description."""
+    from gnnplace.report import as_json, as_terminal
+
+    print_answer(args, lambda: as_json(answer), lambda: as_terminal(answer))
 
 
 def print_lines(*lines: str) -> None:

@@ -1,77 +1,74 @@
-"""Stored runs and calibrations as tables."""
+"""Stored runs and calibrations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from rich.table import Table
 
 from gnnplace.measurements import Calibrated, Calibration, Forward, StoredRun
+from gnnplace.problem import Problem
+from gnnplace.report.answer import Column, Table, data_columns
 from gnnplace.units import seconds_text
 
-COLUMNS = (
-    "run",
-    "began",
-    "model",
-    "M",
-    "placer",
-    "mode",
-    "steps",
-    "step",
-    "predicted",
-    "outcome",
-)
+VERIFIED = {True: ", verified", False: ", WRONG", None: ""}
 
 
-def runs_table(runs: Sequence[StoredRun], title: str) -> Table:
-    """One row a run, as they come."""
-    table = Table(*COLUMNS, title=title)
-    for run in runs:
-        table.add_row(*_cells(run))
-    return table
+def run_table(runs: Sequence[StoredRun], title: str) -> Table[StoredRun]:
+    """Describe stored runs, as they come."""
 
+    def outcome(run: StoredRun) -> str:
+        """Say how a run ended, and whether it computed what one device computes."""
+        ended = f"{run.outcome.status}{VERIFIED[run.outcome.verified]}"
+        return run.outcome.error or ended
 
-def _cells(run: StoredRun) -> tuple[str, ...]:
-    outcome = run.outcome
-    verified = {True: ", verified", False: ", WRONG", None: ""}[outcome.verified]
-    return (
-        run.id[:12],
-        run.began[:19],
-        run.model,
-        str(run.microbatches),
-        run.placer or "-",
-        run.mode,
-        str(run.steps),
-        "-" if run.step_time is None else seconds_text(run.step_time),
-        "-" if run.predicted is None else seconds_text(run.predicted),
-        outcome.error or f"{outcome.status}{verified}",
+    return Table(
+        columns=[
+            *data_columns(StoredRun),
+            Column("run", lambda run: run.id[:12]),
+            Column("began", lambda run: run.began[:19], words=True),
+            Column("model", "model", words=True),
+            Column("M", "microbatches"),
+            Column("placer", "placer", words=True),
+            Column("mode", "mode", words=True),
+            Column("steps", "steps"),
+            Column("step", "step_time", seconds_text, "step_time"),
+            Column("predicted", "predicted", seconds_text),
+            Column("outcome", outcome, words=True),
+        ],
+        rows=runs,
+        title=title,
     )
 
 
-def calibration_table(found: Calibrated) -> Table:
-    """Error and bias of every problem before and after."""
-    samples = found.samples
-    held_out = found.held_out
-    table = Table(
-        "problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after"
-    )
-    uncalibrated = [
-        Forward(s.problem, s.placement).seconds(Calibration()) for s in samples
-    ]
+def calibration_table(calibrated: Calibrated) -> Table[list[int]]:
+    """Describe error and bias of every problem before and after; a row is indices of samples."""
+    samples = calibrated.samples
+    measured = np.array([sample.measured for sample in samples])
+    forwards = [Forward(sample.problem, sample.placement) for sample in samples]
+    profiled = np.array([forward.seconds(Calibration()) for forward in forwards])
+    before = profiled / measured - 1
+    after = np.array(calibrated.held_out) / measured - 1
     groups: dict[str, list[int]] = {}
-    for i, sample in enumerate(samples):
-        groups.setdefault(sample.problem.fingerprint, []).append(i)
-    for rows in [*groups.values(), list(range(len(samples)))]:
-        measured = np.array([samples[i].measured for i in rows])
-        cells = [
-            samples[rows[0]].problem.name,
-            str(samples[rows[0]].problem.microbatches),
-        ]
-        if len(rows) == len(samples) and len(groups) > 1:
-            cells = ["all", "-"]
-        for predicted in (uncalibrated, held_out):
-            error = (np.array([predicted[i] for i in rows]) - measured) / measured
-            cells += [f"{np.abs(error).mean():.1%}", f"{error.mean():+.1%}"]
-        table.add_row(*cells[:2], str(len(rows)), *cells[2:])
-    return table
+    for index, sample in enumerate(samples):
+        groups.setdefault(sample.problem.fingerprint, []).append(index)
+    everything = list(range(len(samples)))
+
+    def problem(row: list[int]) -> Problem | None:
+        """Return the problem of a row; None where it is of all problems."""
+        return None if row is everything else samples[row[0]].problem
+
+    return Table(
+        columns=[
+            Column("problem", lambda row: getattr(problem(row), "name", "all")),
+            Column("M", lambda row: getattr(problem(row), "microbatches", None)),
+            Column("placements", len),
+            Column("MAPE", lambda row: np.abs(before[row]).mean(), "{:.1%}".format),
+            Column("bias", lambda row: before[row].mean(), "{:+.1%}".format),
+            Column(
+                "MAPE after", lambda row: np.abs(after[row]).mean(), "{:.1%}".format
+            ),
+            Column("bias after", lambda row: after[row].mean(), "{:+.1%}".format),
+        ],
+        rows=[*groups.values(), *([everything] if len(groups) > 1 else [])],
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 from pathlib import Path
@@ -38,20 +38,19 @@ from gnnplace.plans import (
     passes_in,
     timed,
 )
-from gnnplace.report.html import (
-    Html,
-    figure,
-    footer,
-    heading,
-    hint,
-    page,
-    paragraph,
-    share,
-    table,
+from gnnplace.report.answer import (
+    Answer,
+    Column,
+    Drawing,
+    Lines,
+    Section,
+    Table,
+    as_page,
 )
+from gnnplace.report.html import Html, figure, footer, heading, paragraph, share
 from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
-from gnnplace.report.side_by_side import short_words
+from gnnplace.report.side_by_side import launcher_sections, short_words, trade_table
 from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
@@ -522,76 +521,91 @@ WHY = "The plan has its stage on this rank."
 def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     """Make the text of the page.
 
+    Its tables are apart from the lines of a terminal, which has no room for a row a stage, and
+    programs have the plan's file.
+
     Args:
         plan: with its times, as they were predicted.
         told: lines about a run of it.
     """
     file = plan.file
-    if plan.reason:
-        parts = [paragraph(plan.reason)]
-    else:
-        parts = []
-    parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
-    parts += [heading("Stages"), _stages(plan), *_meshes(file)]
-    step = plan_timeline(plan)
-    undrawn = "too many passes to draw, or its file has no times"
-    parts += [paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])]
-    rows = [[name, milliseconds_text(s, ".2f")] for name, s in file.parts.items()]
-    parts += [
-        heading("Where the busiest rank's time goes"),
-        table(["part", "ms"], rows),
+    sections: list[Section] = [Lines([plan.reason])] if plan.reason else []
+    if told:
+        sections.append(Lines(told, title="What a run of it gave"))
+    if file.alternatives:
+        sections += launcher_sections(plan)
+    if file.trades:
+        sections.append(trade_table(file))
+    sections += [
+        _stage_table(plan),
+        Drawing(lambda: _draw(plan)),
+        Table(
+            columns=[
+                Column("part", lambda name: name),
+                Column("ms", lambda name: milliseconds_text(file.parts[name], ".2f")),
+            ],
+            rows=list(file.parts),
+            title="Where the busiest rank's time goes",
+        ),
+        _memory_table(file.memory),
+        Table(
+            columns=[
+                Column("fullest device", lambda trade: f"{trade[0] / 1e9:.2f} GB"),
+                Column("step", lambda trade: step_text(trade[1])),
+            ],
+            rows=file.frontier,
+            title="Time against memory",
+            note="Plans that were timed, none worse than another in both.",
+        ),
+        Lines(plan.notices),
     ]
-    parts += [heading("Memory of each device"), *_memory(file.memory)]
-    parts += [heading("Time against memory")]
-    parts += [paragraph("Plans that were timed, none worse than another in both.")]
-    trades = [
-        [f"{size / 1e9:.2f} GB", f"{milliseconds_text(s, '.2f')} ms"]
-        for size, s in file.frontier
-    ]
-    parts += [table(["fullest device", "step"], trades)]
-    parts += [paragraph(notice) for notice in plan.notices]
-    parts.append(
-        footer(f"All {'other ' if told else ''}times on this page are predicted.")
-    )
+    remark = f"All {'other ' if told else ''}times on this page are predicted."
+    sections.append(Drawing(lambda: [footer(remark)]))
     facts = ", ".join(
         line.strip() for line in plan_lines(plan)[: 2 if plan.feasible else 1]
     )
-    return page(f"{file.model} on {file.cluster}", parts, facts=facts)
+    return as_page(Answer(f"{file.model} on {file.cluster}", sections, facts=facts))
 
 
-def _stages(plan: Plan) -> Html:
-    heads = [
-        "stage",
-        "rank",
-        "from",
-        "to",
-        "replicas",
-        "shards",
-        "devices",
-        "ZeRO",
-        "recomputed",
-        "forward ms",
-        "gradients ms",
-        "of weights ms",
-    ]
-    lines = []
-    for k, stage in enumerate(plan.file.stages):
-        seconds = [milliseconds_text(s, ".3g") for s in stage.seconds] or ["", "", ""]
-        lines.append(
-            [
-                str(k),
-                str(plan.file.rank_of[k]),
-                stage.members[0],
-                stage.members[-1],
-                str(len(stage.rows)),
-                str(len(stage.rows[0])),
-                f"{stage.rows[0][0]} to {stage.rows[-1][-1]}",
-                str(stage.zero),
-                str(len(stage.recompute.modules)),
-                *seconds,
-            ]
-        )
-    return table(heads, lines)
+def _draw(plan: Plan) -> list[Html]:
+    """Draw the devices with their bytes, and the step."""
+    step = plan_timeline(plan)
+    undrawn = "too many passes to draw, or its file has no times"
+    drawn = paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])
+    return [*_meshes(plan.file), drawn]
+
+
+def _stage_table(plan: Plan) -> Table[tuple[int, StageEntry]]:
+    """Describe every stage: where it is, and what its passes take."""
+
+    def time(index: int) -> Callable[[tuple[int, StageEntry]], float | None]:
+        """Return a function that gives seconds of a kind of pass, where they are known."""
+        return lambda row: row[1].seconds[index] if row[1].seconds else None
+
+    def milliseconds(seconds: float) -> str:
+        """Format the seconds of a pass."""
+        return milliseconds_text(seconds, ".3g")
+
+    return Table(
+        columns=[
+            Column("stage", lambda row: row[0]),
+            Column("rank", lambda row: plan.file.rank_of[row[0]]),
+            Column("from", lambda row: row[1].members[0]),
+            Column("to", lambda row: row[1].members[-1]),
+            Column("replicas", lambda row: len(row[1].rows)),
+            Column("shards", lambda row: len(row[1].rows[0])),
+            Column(
+                "devices", lambda row: f"{row[1].rows[0][0]} to {row[1].rows[-1][-1]}"
+            ),
+            Column("ZeRO", lambda row: row[1].zero),
+            Column("recomputed", lambda row: len(row[1].recompute.modules)),
+            Column("forward ms", time(0), milliseconds),
+            Column("gradients ms", time(1), milliseconds),
+            Column("of weights ms", time(2), milliseconds),
+        ],
+        rows=list(enumerate(plan.file.stages)),
+        title="Stages",
+    )
 
 
 LIKELY_ENOUGH = 0.8
@@ -719,18 +733,23 @@ def _module(name: str) -> str:
     return f"stage {name[: name.index(_kind(name))]}"
 
 
-def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
-    kinds = list(MemoryEntry.model_fields)
-    sums = {name: entry.all for name, entry in memory.items()}
-    largest = max(sums.values(), default=1.0) or 1.0
-    lines = [
-        [
-            name,
-            *(f"{size / 1e9:.2f}" for size in entry.model_dump().values()),
-            f"{sums[name] / 1e9:.2f}",
-        ]
-        for name, entry in memory.items()
-    ]
-    heads = ["device", *(f"{kind}, GB" for kind in kinds), "in all, GB"]
-    bars = [share(size / largest) for size in sums.values()]
-    return [table(heads, lines, bars=bars), hint("A full bar is the fullest device.")]
+def _memory_table(memory: Mapping[str, MemoryEntry]) -> Table[str]:
+    """Describe the bytes of each device by what they are of; a full bar is the fullest device."""
+    largest = max((entry.all for entry in memory.values()), default=1.0) or 1.0
+
+    def gigabytes(kind: str) -> Callable[[str], str]:
+        """Return a function that formats the bytes of a kind that a device has."""
+        return lambda name: f"{getattr(memory[name], kind) / 1e9:.2f}"
+
+    kinds = [*MemoryEntry.model_fields, "all"]
+    headings = [*(f"{kind}, GB" for kind in kinds[:-1]), "in all, GB"]
+    return Table(
+        columns=[
+            Column[str]("device", lambda name: name),
+            *map(Column, headings, map(gigabytes, kinds)),
+        ],
+        rows=list(memory),
+        title="Memory of each device",
+        bar=lambda name: share(memory[name].all / largest),
+        note="A full bar is the fullest device.",
+    )
