@@ -88,10 +88,10 @@ def page(sections: Sequence[Section], note: str, origin: str) -> str:
     """
     parts = [html.paragraph(note), html.links([section.name for section in sections])]
     for section in sections:
-        first, *others = [html_parts(grid, level=3) for grid in section.grids]
+        first, *further = [html_parts(grid, level=3) for grid in section.grids]
         plots = [html.figure(svg) for svg in section.plots.values()]
         title = html.heading(section.title, anchor=section.name)
-        parts += [title, *first, *plots, *chain.from_iterable(others)]
+        parts += [title, *first, *plots, *chain.from_iterable(further)]
     return html.page("gnnplace bench", [*parts, html.footer(origin)])
 
 

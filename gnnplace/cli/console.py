@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ def print_answer(
         print_json(data())
         return
     parts = list(lines())
-    if all(isinstance(part, str) for part in parts):
+    if set(map(type, parts)) <= {str}:
         print_lines(*parts)
         return
     out = console()
@@ -107,7 +108,7 @@ def show_answer(args: Namespace, answer: Answer) -> None:
     """Print an answer from its description."""
     from gnnplace.report import as_json, as_terminal
 
-    print_answer(args, lambda: as_json(answer), lambda: as_terminal(answer))
+    print_answer(args, partial(as_json, answer), partial(as_terminal, answer))
 
 
 def print_lines(*lines: str) -> None:

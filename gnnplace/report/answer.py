@@ -97,19 +97,22 @@ class Table(Generic[Item]):
         if self.order is not None:
             rows.sort(key=self.order)
         rows = rows[: self.most]
-        columns = [column for column in self.columns if column.heading is not None]
-        cells = []
-        for row in rows:
-            values = [(column, column.get(row)) for column in columns]
-            cells.append(["-" if v is None else column.text(v) for column, v in values])
+        headings = []
+        is_words = []
+        texts: list[list[str]] = []
+        for column in self.columns:
+            if column.heading is None:
+                continue
+            headings.append(column.heading)
+            is_words.append(column.words)
+            texts.append([])
+            for row in rows:
+                value = column.get(row)
+                texts[-1].append("-" if value is None else column.text(value))
+        cells = list(map(list, zip(*texts, strict=True)))
         num_hidden = len(self.rows) - len(rows)
-        return Shown(
-            headings=[column.heading or "" for column in columns],
-            is_words=[column.words for column in columns],
-            rows=rows,
-            cells=cells,
-            rest=f"and {num_hidden} more" if num_hidden else "",
-        )
+        more = f"and {num_hidden} more" if num_hidden else ""
+        return Shown(headings, is_words, rows, cells, more)
 
 
 @dataclass(frozen=True)
@@ -186,12 +189,25 @@ def data_columns(record: type[DataclassInstance]) -> list[Column[Any]]:
 
 
 def text_table(
-    title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]
+    title: str,
+    headings: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    *,
+    words: Sequence[str] = (),
 ) -> TextTable:
-    """Return a table of texts, whose keys are its headings."""
+    """Return a table of texts, whose keys are its headings.
+
+    Args:
+        title: Above it.
+        headings: Of its columns.
+        lines: The texts of each row.
+        words: Headings of columns that hold words.
+    """
     columns: list[Column[Sequence[str]]] = []
     for index, heading in enumerate(headings):
-        columns.append(Column(heading, itemgetter(index), key=heading))
+        is_words = heading in words
+        get = itemgetter(index)
+        columns.append(Column(heading, get, key=heading, words=is_words))
     return Table(columns, lines, title)
 
 

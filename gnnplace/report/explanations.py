@@ -6,7 +6,9 @@ What ``place`` says of its answer: devices used and idle, one device beside, wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +24,15 @@ from gnnplace.explaining import (
 )
 from gnnplace.placers import Result
 from gnnplace.problem import Problem
-from gnnplace.report.answer import Answer, Column, Lines, Section, Table
+from gnnplace.report.answer import (
+    Answer,
+    Column,
+    Lines,
+    Section,
+    Table,
+    TextTable,
+    text_table,
+)
 from gnnplace.simulation import Simulation
 from gnnplace.units import bytes_text, names_text, seconds_text
 
@@ -84,7 +94,7 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _path_table(explanation: Explanation) -> Table[tuple[str, dict[str, float]]]:
+def _path_table(explanation: Explanation) -> TextTable:
     rows = explanation.by_module()
     total = explanation.simulation.step_time
     if len(rows) > MOST_ROWS:
@@ -92,26 +102,32 @@ def _path_table(explanation: Explanation) -> Table[tuple[str, dict[str, float]]]
             k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in PIECE_KINDS
         }
         rows = [*rows[:MOST_ROWS], (f"{len(rows) - MOST_ROWS} others", remaining)]
+    lines = []
+    for name, seconds in rows:
+        seconds_in_all = sum(seconds.values())
+        cells = [
+            seconds_text(seconds[kind]) if seconds[kind] else "" for kind in PIECE_KINDS
+        ]
+        share = f"{seconds_in_all / total:.1%}"
+        lines.append([name, seconds_text(seconds_in_all), share, *cells])
+    headings = ["module", "seconds", "share", *PIECE_KINDS]
+    return text_table("critical path by module", headings, lines)
 
-    def get_seconds(kind: str) -> Callable[[tuple[str, dict[str, float]]], object]:
-        """Return a function that gives the seconds of a kind; None where there are none."""
-        return lambda row: row[1][kind] or None
 
-    return Table(
-        columns=[
-            Column("module", lambda row: row[0], words=True),
-            Column("seconds", lambda row: sum(row[1].values()), seconds_text),
-            Column("share", lambda row: sum(row[1].values()) / total, "{:.1%}".format),
-            *(Column(kind, get_seconds(kind), seconds_text) for kind in PIECE_KINDS),
-        ],
-        rows=rows,
-        title="critical path by module",
-    )
+@dataclass(frozen=True)
+class DeviceStep:
+    """Where a device's seconds go in a step, and its bytes."""
+
+    device: str
+    busy: float
+    time: DeviceTime
+    peak_memory: float
+    limit: float | None
 
 
 def device_table(
     problem: Problem, simulation: Simulation, times: Sequence[DeviceTime]
-) -> Table[int]:
+) -> Table[DeviceStep]:
     """Describe where each device's seconds go, in shares of the step, and its memory.
 
     Args:
@@ -119,36 +135,33 @@ def device_table(
         simulation: The step.
         times: Of each device.
     """
-    devices = problem.cluster.devices
     total = max(simulation.step_time, 1e-300)
-
-    def get_seconds(name: str) -> Callable[[int], float]:
-        """Return a function that gives the seconds of a cause, of a device."""
-        return lambda d: getattr(times[d], name)
 
     def share(seconds: float) -> str:
         """Format seconds as a part of the step; none of it is empty."""
         return f"{seconds / total:.1%}" if seconds > 0 else ""
 
+    rows = []
+    for d, device in enumerate(problem.cluster.devices):
+        limit = None if device.memory >= NO_LIMIT else device.memory
+        busy = times[d].computing / total
+        peak = simulation.peak_memory[d]
+        rows.append(DeviceStep(device.name, busy, times[d], peak, limit))
+    waits: list[Column[DeviceStep]] = []
+    for cause, heading in IDLE.items():
+        waits.append(Column(heading, attrgetter(f"time.{cause}"), share, cause))
     return Table(
         columns=[
-            Column("device", lambda d: devices[d].name, key="device"),
-            Column("busy", lambda d: times[d].computing / total, "{:.1%}".format),
+            Column("device", "device", key="device"),
+            Column("busy", "busy", "{:.1%}".format),
             Column(
-                "computing", lambda d: times[d].computing, seconds_text, "computing"
+                "computing", attrgetter("time.computing"), seconds_text, "computing"
             ),
-            *(
-                Column(heading, get_seconds(name), share, name)
-                for name, heading in IDLE.items()
-            ),
-            Column("peak memory", lambda d: simulation.peak_memory[d], bytes_text),
-            Column(
-                "limit",
-                lambda d: devices[d].memory,
-                lambda limit: bytes_text(limit) if limit < NO_LIMIT else "none",
-            ),
+            *waits,
+            Column("peak memory", "peak_memory", bytes_text),
+            Column("limit", "limit", bytes_text),
         ],
-        rows=range(len(devices)),
+        rows=rows,
         title="each device's step",
         key="devices",
         keyed=True,
@@ -252,16 +265,10 @@ def difference_answer(difference: PlacementDifference) -> Answer:
         sections=[
             Lines(lines),
             move_table(difference),
-            Table(
-                columns=[
-                    Column("device", lambda d: difference.devices[d]),
-                    Column("computing", lambda d: first.busy[d], seconds_text),
-                    Column("then", lambda d: second.busy[d], seconds_text),
-                    Column("peak memory", lambda d: first.peak_memory[d], bytes_text),
-                    Column("then", lambda d: second.peak_memory[d], bytes_text),
-                ],
-                rows=range(len(difference.devices)),
-                title="devices",
+            text_table(
+                "devices",
+                ["device", "computing", "then", "peak memory", "then"],
+                _device_lines(difference),
             ),
         ],
         data={
@@ -270,6 +277,17 @@ def difference_answer(difference: PlacementDifference) -> Answer:
             "same": difference.same,
         },
     )
+
+
+def _device_lines(difference: PlacementDifference) -> list[list[str]]:
+    """Format how long each device computes and its peak memory, before and after."""
+    first, second = difference.before, difference.after
+    lines = []
+    for d, name in enumerate(difference.devices):
+        busy = [seconds_text(side.busy[d]) for side in (first, second)]
+        peak = [bytes_text(side.peak_memory[d]) for side in (first, second)]
+        lines.append([name, *busy, *peak])
+    return lines
 
 
 def move_table(difference: PlacementDifference) -> Table[Move]:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnnplace.measurements import Calibrated, Calibration, Forward, StoredRun
-from gnnplace.problem import Problem
-from gnnplace.report.answer import Column, Table, data_columns
+from gnnplace.report.answer import Column, Table, TextTable, data_columns, text_table
 from gnnplace.units import seconds_text
 
 VERIFIED = {True: ", verified", False: ", WRONG", None: ""}
@@ -41,34 +40,35 @@ def run_table(runs: Sequence[StoredRun], title: str) -> Table[StoredRun]:
     )
 
 
-def calibration_table(calibrated: Calibrated) -> Table[list[int]]:
-    """Describe error and bias of every problem before and after; a row is indices of samples."""
+CALIBRATION_HEADINGS = (
+    "problem",
+    "M",
+    "placements",
+    "MAPE",
+    "bias",
+    "MAPE after",
+    "bias after",
+)
+
+
+def calibration_table(calibrated: Calibrated) -> TextTable:
+    """Describe error and bias of every problem before and after."""
     samples = calibrated.samples
-    measured = np.array([sample.measured for sample in samples])
-    forwards = [Forward(sample.problem, sample.placement) for sample in samples]
-    profiled = np.array([forward.seconds(Calibration()) for forward in forwards])
-    before = profiled / measured - 1
-    after = np.array(calibrated.held_out) / measured - 1
+    profiled = [Forward(s.problem, s.placement).seconds(Calibration()) for s in samples]
     groups: dict[str, list[int]] = {}
     for index, sample in enumerate(samples):
         groups.setdefault(sample.problem.fingerprint, []).append(index)
     everything = list(range(len(samples)))
-
-    def problem(row: list[int]) -> Problem | None:
-        """Return the problem of a row; None where it is of all problems."""
-        return None if row is everything else samples[row[0]].problem
-
-    return Table(
-        columns=[
-            Column("problem", lambda row: getattr(problem(row), "name", "all")),
-            Column("M", lambda row: getattr(problem(row), "microbatches", None)),
-            Column("placements", len),
-            Column("MAPE", lambda row: np.abs(before[row]).mean(), "{:.1%}".format),
-            Column("bias", lambda row: before[row].mean(), "{:+.1%}".format),
-            Column(
-                "MAPE after", lambda row: np.abs(after[row]).mean(), "{:.1%}".format
-            ),
-            Column("bias after", lambda row: after[row].mean(), "{:+.1%}".format),
-        ],
-        rows=[*groups.values(), *([everything] if len(groups) > 1 else [])],
-    )
+    lines = []
+    for indices in [*groups.values(), *([everything] if len(groups) > 1 else [])]:
+        measured = np.array([samples[index].measured for index in indices])
+        problem = samples[indices[0]].problem
+        cells = [problem.name, str(problem.microbatches)]
+        if indices is everything:
+            cells = ["all", "-"]
+        cells.append(str(len(indices)))
+        for predicted in (profiled, calibrated.held_out):
+            errors = np.array([predicted[index] for index in indices]) / measured - 1
+            cells += [f"{np.abs(errors).mean():.1%}", f"{errors.mean():+.1%}"]
+        lines.append(cells)
+    return text_table("", CALIBRATION_HEADINGS, lines)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 from pathlib import Path
@@ -40,12 +40,12 @@ from gnnplace.plans import (
 )
 from gnnplace.report.answer import (
     Answer,
-    Column,
     Drawing,
     Lines,
     Section,
-    Table,
+    TextTable,
     as_page,
+    text_table,
 )
 from gnnplace.report.html import Html, figure, footer, heading, paragraph, share
 from gnnplace.report.pictures import heat, svg
@@ -536,26 +536,19 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
         sections += launcher_sections(plan)
     if file.trades:
         sections.append(trade_table(file))
+    parts = [[name, milliseconds_text(s, ".2f")] for name, s in file.parts.items()]
+    trades = [
+        [f"{size / 1e9:.2f} GB", f"{milliseconds_text(s, '.2f')} ms"]
+        for size, s in file.frontier
+    ]
+    frontier = text_table("Time against memory", ["fullest device", "step"], trades)
     sections += [
         _stage_table(plan),
         Drawing(lambda: _draw(plan)),
-        Table(
-            columns=[
-                Column("part", lambda name: name),
-                Column("ms", lambda name: milliseconds_text(file.parts[name], ".2f")),
-            ],
-            rows=list(file.parts),
-            title="Where the busiest rank's time goes",
-        ),
+        text_table("Where the busiest rank's time goes", ["part", "ms"], parts),
         _memory_table(file.memory),
-        Table(
-            columns=[
-                Column("fullest device", lambda trade: f"{trade[0] / 1e9:.2f} GB"),
-                Column("step", lambda trade: step_text(trade[1])),
-            ],
-            rows=file.frontier,
-            title="Time against memory",
-            note="Plans that were timed, none worse than another in both.",
+        replace(
+            frontier, note="Plans that were timed, none worse than another in both."
         ),
         Lines(plan.notices),
     ]
@@ -575,37 +568,42 @@ def _draw(plan: Plan) -> list[Html]:
     return [*_meshes(plan.file), drawn]
 
 
-def _stage_table(plan: Plan) -> Table[tuple[int, StageEntry]]:
+STAGE_HEADINGS = (
+    "stage",
+    "rank",
+    "from",
+    "to",
+    "replicas",
+    "shards",
+    "devices",
+    "ZeRO",
+    "recomputed",
+    "forward ms",
+    "gradients ms",
+    "of weights ms",
+)
+
+
+def _stage_table(plan: Plan) -> TextTable:
     """Describe every stage: where it is, and what its passes take."""
-
-    def time(index: int) -> Callable[[tuple[int, StageEntry]], float | None]:
-        """Return a function that gives seconds of a kind of pass, where they are known."""
-        return lambda row: row[1].seconds[index] if row[1].seconds else None
-
-    def milliseconds(seconds: float) -> str:
-        """Format the seconds of a pass."""
-        return milliseconds_text(seconds, ".3g")
-
-    return Table(
-        columns=[
-            Column("stage", lambda row: row[0]),
-            Column("rank", lambda row: plan.file.rank_of[row[0]]),
-            Column("from", lambda row: row[1].members[0]),
-            Column("to", lambda row: row[1].members[-1]),
-            Column("replicas", lambda row: len(row[1].rows)),
-            Column("shards", lambda row: len(row[1].rows[0])),
-            Column(
-                "devices", lambda row: f"{row[1].rows[0][0]} to {row[1].rows[-1][-1]}"
-            ),
-            Column("ZeRO", lambda row: row[1].zero),
-            Column("recomputed", lambda row: len(row[1].recompute.modules)),
-            Column("forward ms", time(0), milliseconds),
-            Column("gradients ms", time(1), milliseconds),
-            Column("of weights ms", time(2), milliseconds),
-        ],
-        rows=list(enumerate(plan.file.stages)),
-        title="Stages",
-    )
+    lines = []
+    for k, stage in enumerate(plan.file.stages):
+        seconds = [milliseconds_text(s, ".3g") for s in stage.seconds] or ["", "", ""]
+        lines.append(
+            [
+                str(k),
+                str(plan.file.rank_of[k]),
+                stage.members[0],
+                stage.members[-1],
+                str(len(stage.rows)),
+                str(len(stage.rows[0])),
+                f"{stage.rows[0][0]} to {stage.rows[-1][-1]}",
+                str(stage.zero),
+                str(len(stage.recompute.modules)),
+                *seconds,
+            ]
+        )
+    return text_table("Stages", STAGE_HEADINGS, lines)
 
 
 LIKELY_ENOUGH = 0.8
@@ -733,23 +731,16 @@ def _module(name: str) -> str:
     return f"stage {name[: name.index(_kind(name))]}"
 
 
-def _memory_table(memory: Mapping[str, MemoryEntry]) -> Table[str]:
-    """Describe the bytes of each device by what they are of; a full bar is the fullest device."""
+def _memory_table(memory: Mapping[str, MemoryEntry]) -> TextTable:
+    """Describe the bytes of each device by what they are of."""
     largest = max((entry.all for entry in memory.values()), default=1.0) or 1.0
-
-    def gigabytes(kind: str) -> Callable[[str], str]:
-        """Return a function that formats the bytes of a kind that a device has."""
-        return lambda name: f"{getattr(memory[name], kind) / 1e9:.2f}"
-
-    kinds = [*MemoryEntry.model_fields, "all"]
-    headings = [*(f"{kind}, GB" for kind in kinds[:-1]), "in all, GB"]
-    return Table(
-        columns=[
-            Column[str]("device", lambda name: name),
-            *map(Column, headings, map(gigabytes, kinds)),
-        ],
-        rows=list(memory),
-        title="Memory of each device",
-        bar=lambda name: share(memory[name].all / largest),
+    lines = []
+    for name, entry in memory.items():
+        sizes = [*entry.model_dump().values(), entry.all]
+        lines.append([name, *(f"{size / 1e9:.2f}" for size in sizes)])
+    headings = ["device", *(f"{kind}, GB" for kind in MemoryEntry.model_fields)]
+    return replace(
+        text_table("Memory of each device", [*headings, "in all, GB"], lines),
+        bar=lambda line: share(memory[line[0]].all / largest),
         note="A full bar is the fullest device.",
     )

@@ -41,6 +41,11 @@ class Row:
     error: str = ""
 
     @property
+    def fullest(self) -> float | None:
+        """Bytes of the fullest device; None where they are not known."""
+        return max(self.peak_memory, default=None)
+
+    @property
     def remarks(self) -> str:
         """Why there is no placement, or what else is to be said of it."""
         return self.error or "; ".join(filter(None, (self.note, self.verified)))

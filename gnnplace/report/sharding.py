@@ -11,7 +11,7 @@ nothing overlaps. So its step has one lane, in which a device does one after the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,11 @@ from gnnplace.report.answer import (
     PAGE,
     TERMINAL,
     Answer,
-    Column,
     Drawing,
     Lines,
     Section,
-    Table,
+    TextTable,
+    text_table,
 )
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture
@@ -64,6 +64,7 @@ TURN = (
     "reduction",
     "gradient",
 )  # of a layer, one after the other
+HOW = "how it is split"
 KIND = "device"
 WHY = "Every device does its share of it."
 
@@ -121,21 +122,14 @@ def split_data(
     return data
 
 
-def _choice_table(problem: ShardingProblem, result: ShardingResult) -> Table[int]:
+def _choice_table(problem: ShardingProblem, result: ShardingResult) -> TextTable:
     """Describe the configuration of each layer of a file of tables."""
-    chosen = result.configuration
-    return Table(
-        columns=[
-            Column("layer", lambda k: problem.names[k]),
-            Column("configuration", lambda k: chosen[k]),
-            Column("of", lambda k: len(problem.cost[k])),
-            Column(
-                "its own cost", lambda k: problem.cost[k][chosen[k]], "{:.10g}".format
-            ),
-        ],
-        rows=range(len(problem.names)),
-        boxed=False,
-    )
+    pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
+    lines = [
+        [name, str(k), str(len(cost)), f"{cost[k]:.10g}"] for name, k, cost in pairs
+    ]
+    headings = ["layer", "configuration", "of", "its own cost"]
+    return replace(text_table("", headings, lines), boxed=False)
 
 
 def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
@@ -178,12 +172,12 @@ def _sections_of_layers(split: LayerSplit) -> list[Section]:
         *_without_rule((layer.name, layer.reason) for layer in split.words),
     ]
     costs = {"this strategy": best, "data parallelism": parallel}
-    layers = [
-        f"{layer.words} ({layer.reason})" if layer.reason else layer.words
+    splits = {
+        layer.name: f"{layer.words} ({layer.reason})" if layer.reason else layer.words
         for layer in split.words
-    ]
-    names = [layer.name for layer in split.words]
-    by_layer = _cost_table("layer", names, split.by_layer, layers)
+    }
+    by_layer = dict(zip(splits, split.by_layer, strict=True))
+    layers = _cost_table("layer", by_layer, HOW, splits.__getitem__)
 
     def draw() -> list[Html]:
         """Draw the figures that matter most, and the step."""
@@ -199,53 +193,45 @@ def _sections_of_layers(split: LayerSplit) -> list[Section]:
     return [
         # A page has the table of layers instead, where a terminal has equal layers in one line.
         Lines(lines, only=TERMINAL),
-        _cost_table("predicted", list(costs), list(costs.values())),
+        _cost_table(
+            "predicted", costs, "memory", lambda x: bytes_text(costs[x].memory)
+        ),
         Lines([sentence]),
         Drawing(draw),
-        replace(by_layer, title="Layers", only=PAGE),
+        replace(layers, title="Layers", only=PAGE),
     ]
 
 
 def _cost_table(
     heading: str,
-    names: Sequence[str],
-    costs: Sequence[CostParts],
-    words: Sequence[str] = (),
-) -> Table[int]:
+    costs: Mapping[str, CostParts],
+    last_heading: str,
+    last: Callable[[str], str],
+) -> TextTable:
     """Describe costs in parts: a row for each name.
 
     Args:
         heading: Of the names.
-        names: What costs.
-        costs: Of each name.
-        words: How each is split; none where that is not said.
+        costs: By name.
+        last_heading: Of the last column.
+        last: Returns what the last column says of a name.
     """
-    largest = max(parts.total for parts in costs) or 1.0
-
-    def time(part: str) -> Callable[[int], float | None]:
-        """Return a function that gives a part of each row's cost."""
-        return lambda k: getattr(costs[k], part)
-
-    def text(seconds: float) -> str:
-        """Format seconds; none of them are empty."""
-        return seconds_text(seconds) if seconds else ""
-
-    columns = [
-        Column[int](heading, lambda k: names[k], words=True),
-        Column("step", time("total"), text),
-        Column("compute", time("compute"), text),
-        Column("partial sums", time("reduction"), text),
-        Column("gradients", time("gradient"), text),
-        Column("resharding", time("resharding"), text),
-    ]
-    if words:
-        columns.append(Column("how it is split", lambda k: words[k], words=True))
-    else:
-        columns.append(Column("memory", lambda k: costs[k].memory, bytes_text))
-    return Table(
-        columns=columns,
-        rows=range(len(names)),
-        bar=lambda k: html.share(costs[k].total / largest),
+    largest = max(parts.total for parts in costs.values()) or 1.0
+    lines = []
+    for name, parts in costs.items():
+        seconds = [
+            parts.compute,
+            parts.reduction,
+            parts.gradient,
+            parts.resharding,
+        ]
+        cells = [seconds_text(value) if value else "" for value in seconds]
+        lines.append([name, seconds_text(parts.total), *cells, last(name)])
+    headings = ["step", "compute", "partial sums", "gradients", "resharding"]
+    words = (last_heading,) if last_heading == HOW else ()
+    return replace(
+        text_table("", [heading, *headings, last_heading], lines, words=words),
+        bar=lambda line: html.share(costs[line[0]].total / largest),
         note="A step is the sum of its parts: nothing overlaps.",
         boxed=False,
     )
@@ -299,19 +285,14 @@ def frontier_answer(
         answer: Its frontier.
         network: Whether costs are seconds.
     """
-    trades = Table[int](
-        columns=[
-            Column(
-                "step",
-                lambda k: answer.points[k].cost,
-                seconds_text if network else "{:.10g}".format,
-            ),
-            Column("memory of a device", lambda k: answer.points[k].memory, bytes_text),
-            Column("", lambda k: "knee" if k == answer.knee else "", words=True),
-        ],
-        rows=range(len(answer.points)),
-        boxed=False,
-    )
+    cost_text = seconds_text if network else "{:.10g}".format
+    lines = []
+    for k, point in enumerate(answer.points):
+        memory = "unknown" if point.memory is None else bytes_text(point.memory)
+        knee = "knee" if k == answer.knee else ""
+        lines.append([cost_text(point.cost), memory, knee])
+    headings = ["step", "memory of a device", ""]
+    trades = replace(text_table("", headings, lines, words=[""]), boxed=False)
     title = frontier_title(problem, answer)
     return Answer(
         title=title,

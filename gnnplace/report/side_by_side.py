@@ -5,13 +5,33 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gnnplace.launch import start_command
 from gnnplace.plans import OWN, Plan, PlanFile, TradeEntry
-from gnnplace.report.answer import Column, Lines, Section, Table, plain_lines
+from gnnplace.report.answer import (
+    Column,
+    Lines,
+    Section,
+    Table,
+    TextTable,
+    plain_lines,
+    text_table,
+)
 from gnnplace.report.rates import utilization
 from gnnplace.units import bytes_text, seconds_text
 
+HEADINGS = (
+    "launcher",
+    "step",
+    "in four of five",
+    "tokens/s/GPU",
+    "TFLOP/s",
+    "MFU",
+    "memory",
+    "fits",
+    "plan",
+)
 CONVENTION = (
     "TFLOP/s a GPU and MFU count the model's products alone, forward and backward, nothing that is "
     "recomputed"
@@ -34,7 +54,7 @@ def launcher_sections(plan: Plan) -> list[Section]:
     # A reason begins with the launcher's name.
     reasons = [entry.reason for entry in alternatives.values() if entry.reason]
     lines = [*reasons, *_unfinished_lines(plan), CONVENTION]
-    return [_launcher_table(plan), Lines([f"  {line}" for line in lines])]
+    return [_launcher_table(plan.file), Lines([f"  {line}" for line in lines])]
 
 
 def side_by_side_lines(plan: Plan) -> list[str]:
@@ -42,52 +62,39 @@ def side_by_side_lines(plan: Plan) -> list[str]:
     return [x for section in launcher_sections(plan) for x in plain_lines(section)]
 
 
-def _launcher_table(plan: Plan) -> Table[tuple[str, PlanFile]]:
-    def get_flops(row: tuple[str, PlanFile]) -> float | None:
-        """Return FLOPs a second of a device."""
-        file = row[1]
-        if file.flops is None or not file.step_time:
-            return None
-        return file.flops / file.step_time / len(file.memory)
-
-    def get_interval(row: tuple[str, PlanFile]) -> str:
-        """Return the times between which four of five steps are."""
-        low, high = row[1].interval or [row[1].step_time or 0.0] * 2
-        return f"{seconds_text(low)} to {seconds_text(high)}"
-
-    return Table(
-        columns=[
-            Column("launcher", lambda row: row[0]),
-            Column("step", lambda row: row[1].step_time, seconds_text),
-            Column("in four of five", get_interval),
-            Column(
-                "tokens/s/GPU",
-                lambda row: row[1].rate / len(row[1].memory),
-                "{:,.0f}".format,
-            ),
-            Column("TFLOP/s", get_flops, lambda flops: f"{flops / 1e12:.0f}"),
-            Column(
-                "MFU",
-                lambda row: utilization(row[1], row[1].step_time or 0.0),
-                "{:.1%}".format,
-            ),
-            Column(
-                "memory",
-                lambda row: max(entry.all for entry in row[1].memory.values()),
-                bytes_text,
-            ),
-            Column("fits", lambda row: row[1].fits, "{:.0%}".format),
-            Column("plan", lambda row: short_words(row[1].words or ""), words=True),
-        ],
-        rows=[
-            (name, entry.plan)
-            for name, entry in plan.file.alternatives.items()
-            if entry.plan is not None
-        ],
-        title="each launcher's fastest plan, at the prices of the framework that it starts:",
-        boxed=False,
-        below=True,
+def _launcher_table(file: PlanFile) -> TextTable:
+    """Describe each launcher's fastest plan; a terminal has its words below its figures."""
+    rows = [
+        [name, *_figures(entry.plan), short_words(entry.plan.words or "")]
+        for name, entry in file.alternatives.items()
+        if entry.plan is not None
+    ]
+    title = (
+        "each launcher's fastest plan, at the prices of the framework that it starts:"
     )
+    table = text_table(title, HEADINGS, rows, words=HEADINGS[-1:])
+    return replace(table, boxed=False, below=True)
+
+
+def _figures(file: PlanFile) -> list[str]:
+    """Return the cells of a launcher's row between its name and the plan's words."""
+    seconds = file.step_time or 0.0
+    low, high = file.interval or [seconds, seconds]
+    devices = len(file.memory)
+    share = utilization(file, seconds)
+    flops = "-"
+    if file.flops is not None:
+        flops = f"{file.flops / seconds / devices / 1e12:.0f}"
+    peak = max(entry.all for entry in file.memory.values())
+    return [
+        seconds_text(seconds),
+        f"{seconds_text(low)} to {seconds_text(high)}",
+        f"{file.rate / devices:,.0f}",
+        flops,
+        "-" if share is None else f"{share:.1%}",
+        bytes_text(peak),
+        "-" if file.fits is None else f"{file.fits:.0%}",
+    ]
 
 
 def _unfinished_lines(plan: Plan) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,29 +46,12 @@ PERCENT = "{:.1%}".format
 def comparison(rows: Sequence[Row], title: str) -> Table[Row]:
     """Describe placers side by side; people see the best predicted first.
 
-    Speed-ups are over placer ``single``, of executed times where both were run, else of predicted
-    ones, marked ``p``. ``measured`` is wall clock, ``virtual`` the same run by the workers' own CPU
-    time and stamps.
+    ``measured`` is wall clock, ``virtual`` the same run by the workers' own CPU time and stamps.
     """
     mode = next((row.mode for row in rows if row.executed), None)
     base = next((row for row in rows if row.placer == "single"), None)
-    slowest = max((row.executed or row.predicted or 0.0 for row in rows), default=0.0)
-
-    def speed_up(row: Row) -> str | None:
-        """Return how many times as fast as one device a placement is."""
-        if base is None or base.predicted is None or not row.predicted:
-            return None
-        if row.executed and base.executed:
-            return f"{base.executed / row.executed:.2f}x"
-        return f"{base.predicted / row.predicted:.2f}x p"
-
-    def bar(row: Row) -> Html:
-        """Draw the time of a step, with a line at its lower bound."""
-        longest = slowest or 1.0
-        is_bounded = row.lower_bound is not None and row.predicted
-        bound = (row.lower_bound or 0.0) / longest if is_bounded else None
-        return html.share((row.executed or row.predicted or 0.0) / longest, bound)
-
+    longest = max((row.executed or row.predicted or 0.0 for row in rows), default=0.0)
+    # Times of a run stand where there was one.
     times = [Column[Row]("predicted", "predicted", seconds_text)]
     if mode is not None:
         times.append(Column(mode, "executed", seconds_text))
@@ -79,12 +63,8 @@ def comparison(rows: Sequence[Row], title: str) -> Table[Row]:
             *data_columns(Row),
             Column("placer", "placer"),
             *times,
-            Column("speed-up", speed_up),
-            Column(
-                "peak memory",
-                lambda row: max(row.peak_memory, default=None),
-                bytes_text,
-            ),
+            Column("speed-up", partial(_speedup, base=base)),
+            Column("peak memory", "fullest", bytes_text),
             Column("gap", "gap", PERCENT),
             Column("to place", "seconds", seconds_text),
             Column("remarks", "remarks", words=True),
@@ -95,13 +75,30 @@ def comparison(rows: Sequence[Row], title: str) -> Table[Row]:
         unknown=(None, "", ()),
         order=lambda row: (row.predicted is None, row.predicted),
         best=next((row for row in rows if row.placer == "best"), None),
-        bar=bar,
+        bar=partial(_bar, longest=longest or 1.0),
         note=(
             f"A bar is the {run}predicted step time. The line across it is the lower bound: no "
             "placement can be faster, and the gap is to it. Predicted times are simulated from "
             "those of ops and links."
         ),
     )
+
+
+def _speedup(row: Row, base: Row | None) -> str | None:
+    """Of executed times where both were run, else of predicted ones, marked ``p``."""
+    if base is None or base.predicted is None or not row.predicted:
+        return None
+    if row.executed and base.executed:
+        return f"{base.executed / row.executed:.2f}x"
+    return f"{base.predicted / row.predicted:.2f}x p"
+
+
+def _bar(row: Row, longest: float) -> Html:
+    """Draw the time of a step, with a line at its lower bound."""
+    bound = None
+    if row.lower_bound is not None and row.predicted:
+        bound = row.lower_bound / longest
+    return html.share((row.executed or row.predicted or 0.0) / longest, bound)
 
 
 def comparison_answer(
@@ -121,43 +118,60 @@ def comparison_answer(
     )
 
 
+@dataclass(frozen=True)
+class DeviceLoad:
+    """What a simulated step does with a device: ops, part of the time that it is busy, bytes."""
+
+    device: str
+    kind: str
+    ops: int
+    busy: float
+    peak_memory: float
+    memory: float
+    headroom: float
+
+
+LOAD_COLUMNS = (
+    Column[DeviceLoad]("device", "device"),
+    Column[DeviceLoad]("kind", "kind", words=True),
+    Column[DeviceLoad]("ops", "ops"),
+    Column[DeviceLoad]("busy", "busy", PERCENT),
+    Column[DeviceLoad]("peak memory", "peak_memory", bytes_text),
+    Column[DeviceLoad]("of", "memory", bytes_text),
+    Column[DeviceLoad]("headroom", "headroom", bytes_text),
+)
+
+
 def simulation_answer(problem: Problem, simulation: Simulation) -> Answer:
     """Describe a simulated step: busy share and peak memory of every device."""
     busy = simulation.busy_share(problem.num_devices)
     peaks = simulation.peak_memory.tolist()
-    devices = problem.cluster.devices
+    rows = []
+    peak_memory = {}
+    for d, device in enumerate(problem.cluster.devices):
+        peak_memory[device.name] = peaks[d]
+        load = DeviceLoad(
+            device=device.name,
+            kind=device.kind,
+            ops=int((simulation.device == d).sum()),
+            busy=busy[d],
+            peak_memory=peaks[d],
+            memory=device.memory,
+            headroom=device.memory - peaks[d],
+        )
+        rows.append(load)
     is_finite = np.isfinite(simulation.step_time)
     step = seconds_text(simulation.step_time) if is_finite else "none"
+    lines = [f"predicted step time: {step}"]
+    for fault in simulation.faults:
+        lines.append(f"infeasible: {fault}")
+    title = f"{problem.name}: predicted step"
     return Answer(
-        title=f"{problem.name}: predicted step",
-        sections=[
-            Table(
-                columns=[
-                    Column[int]("device", lambda d: devices[d].name),
-                    Column("kind", lambda d: devices[d].kind, words=True),
-                    Column("ops", lambda d: int((simulation.device == d).sum())),
-                    Column("busy", lambda d: busy[d], PERCENT),
-                    Column("peak memory", lambda d: peaks[d], bytes_text),
-                    Column("of", lambda d: devices[d].memory, bytes_text),
-                    Column(
-                        "headroom", lambda d: devices[d].memory - peaks[d], bytes_text
-                    ),
-                ],
-                rows=range(len(devices)),
-                title=f"{problem.name}: predicted step",
-            ),
-            Lines(
-                [
-                    f"predicted step time: {step}",
-                    *(f"infeasible: {fault}" for fault in simulation.faults),
-                ]
-            ),
-        ],
+        title=title,
+        sections=[Table(LOAD_COLUMNS, rows, title), Lines(lines)],
         data={
             "step_time": simulation.step_time,
-            "peak_memory": {
-                device.name: peak for device, peak in zip(devices, peaks, strict=True)
-            },
+            "peak_memory": peak_memory,
             "feasible": simulation.feasible,
         },
     )
