@@ -1,17 +1,18 @@
 """Coarsening: groups of ops that are placed and run as one, never making a cycle.
 
-The lightest group is merged first, into the neighbour where that delays others least:
-merging a before b delays the other successors of a by the cost of b, and b's own start waits for
-b's other predecessors while a could have run. `loss = cost(b) [a has other successors] +
-cost(a) [b has other predecessors]`. Chains merge at no loss; unlike the rule "only into an only
-neighbour" the grids of unrolled recurrent networks shrink too. A merge that would close a cycle
-is refused: an order of the groups is kept (Pearce and Kelly, "A dynamic topological sort
-algorithm", JEA 2006) and only the window between both groups is searched.
+The lightest group is merged first, into the neighbour for which this delays other groups least. If
+a, followed by b, becomes one group, the other successors of a wait for b, and a waits for the other
+predecessors of b: `loss = cost(b) [a has other successors] + cost(a) [b has other predecessors]`.
+Chains merge at no loss. Unlike the rule "merge only into an only neighbour", this also shrinks the
+grids of unrolled recurrent networks. A merge that would close a cycle is refused: a topological
+order of the groups is maintained (Pearce and Kelly, "A dynamic topological sort algorithm", JEA
+2006), and only the window between the two groups is searched.
 
-A group has one phase. Ops of a unit share a device; two units merge into one only while the cost
-of the unit stays under a cap. Caps on the cost of a group and on the loss of a merge begin low and
-double until the wished number of groups is reached; the cap of a unit, that of a few groups,
-follows late, for what is united can't be placed apart.
+A group has one phase. Ops of a unit share a device; merging two groups of different units also
+merges the units, which is allowed only while the cost of the unit is below a cap. Caps on the cost
+of a group and on the loss of a merge begin low and double until there are as few groups as asked
+for. The cap of a unit, the cost of a few groups, is raised late, because ops of one unit cannot be
+placed on different devices afterwards.
 Complexity: O(rounds * (ops * window + edges)). Deterministic; ties go to the smaller index.
 """
 

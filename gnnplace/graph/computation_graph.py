@@ -1,10 +1,9 @@
 """``ComputationGraph``: ops and the tensors between them, as frozen arrays.
 
-The quotient of a graph has groups of ops as its ops. A group's tensors are those of its ops that
-leave it, each once to every group that takes it, in the order in which its consumers are listed. A
-tensor that is only an order (one op has to come before another, and nothing is passed on) is
-dropped where a tensor that carries something, or another order listed before, links the same two
-groups. Complexity: O(m log m) in the consumptions m.
+The quotient of a graph has groups of ops as its ops. The tensors of a group are those that leave
+it, each with one consumption for every group that reads it, in the order in which the consumers are
+listed. A tensor of zero bytes that only orders two ops is dropped if another tensor, or an order
+listed earlier, already links the same two groups. Complexity: O(m log m) for m consumptions.
 """
 
 from __future__ import annotations

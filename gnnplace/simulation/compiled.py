@@ -1,16 +1,16 @@
 """A problem as a flat bundle of arrays that numba kernels take.
 
-A compiled problem without consumptions that others imply: the same schedules in less time.
+``lean``: a compiled problem without edges that others imply, with the same schedules in less time.
 
-Formulation: ops of a unit are on one device, so an edge inside a unit sends no message and only
-says who is first; where another path says so too, it is left out. Of a tensor's consumers in one
-unit those are left out that come after another one of them on some path: the message is there for
-that one already. What is left is the transitive reduction (Aho, Garey and Ullman, 1972) of such
-edges. In coarse problems of training steps, where a forward group feeds its own backward groups,
-that is half of all consumptions. Start and finish of ops stay as they are; memory does not, nor do
-messages of the reversed problem, which go edge by edge.
+Formulation: the ops of a unit are on one device, so that an edge inside a unit sends no message and
+only orders two ops. It is left out if another path orders them too. Of a tensor's consumers in one
+unit, those that follow another of them on some path are left out, because the message has already
+arrived for that one. What remains is the transitive reduction (Aho, Garey and Ullman, 1972) of
+such edges. In coarse problems of training steps, where a forward group feeds its own backward
+groups, this removes half of all consumptions. Starts and finishes of ops do not change; memory
+does, and so do messages of the reversed problem, which are sent edge by edge.
 
-Complexity: O(edges n / 64) words; problems of more than ``MOST_OPS`` stay as they are.
+Complexity: O(edges n / 64) words; problems of more than ``MOST_OPS`` ops are not reduced.
 """
 
 from __future__ import annotations

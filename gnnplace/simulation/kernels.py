@@ -1,9 +1,10 @@
 """The event-driven step-time kernel, in numba: one placement, or a batch of one problem.
 
-Formulation: the semantics of the problem format. A device's next op has a known finish as soon as
-all its input tensors have been queued on their channels, so one candidate a device is enough: the
-earliest candidate is the next event. All ops that finish at that instant (ops of zero time join
-them) are collected first, then their tensors are queued in op order, then tensor, then target.
+Formulation: the semantics of the problem format. The finish of a device's next op is known as soon
+as all its input tensors have been queued on their channels. So each device has one candidate, and
+the earliest candidate is the next event. First all ops that finish at that instant are collected
+(with ops of zero time that they release), then their tensors are queued, ordered by op, tensor and
+target.
 
 The order in which devices run their ops is given as one order of all ops; a device runs its ops in
 that order. Every set of sequences without a deadlock is such an order (a linear extension of the
@@ -14,9 +15,9 @@ by it at the price of a third of a simulation or less.
 
 Complexity: O(n (D + k) + consumptions) where k is the number of ops that finish at one instant.
 
-Where the format is silent: a sending device spends the overheads of an op's messages after the
-copies it makes itself; a receiving device spends the overhead of a message before the first op of
-its sequence that consumes it, once that op's inputs are there.
+The format leaves two points open. Here a sending device spends the overheads of an op's messages
+after the copies that it makes itself, and a receiving device spends the overhead of a message just
+before the first op of its sequence that consumes it, once all inputs of that op have arrived.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """List scheduling: an order of ops for given devices (Graham, 1966), with the links' queues.
 
-A device that is free takes, among its ops whose inputs are all there, the one of highest
-priority; it never idles on purpose. Transfers queue first come, first served, and cost sender and
-receiver, as in the simulator (``transfer``).
-Complexity:
-O((n + transfers) log n).
+A free device takes the op of highest priority among its ops whose inputs have all arrived; it never
+idles on purpose. Transfers queue first come, first served, and take time of sender and receiver, as
+in the simulator (``transfer``). Complexity: O((n + transfers) log n).
 
-``complete`` is how a placement without sequences gets them: list scheduling by several priorities,
-and the fixed orders they come from; the best by simulated step time wins, the first among equals:
+``complete`` gives sequences to a placement that has none. It tries list scheduling by several
+priorities, and the fixed orders that these priorities come from. The shortest simulated step wins,
+the first among equals:
 
 1. upward rank with the mean costs of the cluster (Topcuoglu et al., 2002);
 2. micro-batches in turn: (micro-batch, topological position), so that a device finishes the oldest
@@ -17,14 +16,14 @@ and the fixed orders they come from; the best by simulated step time wins, the f
 Justification: a better order of ops for given devices, from the schedule read backwards.
 
 Formulation (forward-backward improvement of project scheduling: Li and Willis, 1992; Valls,
-Ballestin and Quintanilla, 2005): list scheduling of the reversed graph by the finish times of the
-schedule so far moves every op as late as its devices and links let it; the time from an op's start
-there to the end is a priority that knows the queues, where an upward rank knows paths alone. List
-scheduling by it moves every op as early as it can be.
+Ballestin and Quintanilla, 2005): list scheduling of the reversed graph, by the finish times of the
+present schedule, moves every op as late as its device and links allow. The time from an op's start
+there to the end becomes its priority; unlike an upward rank, which only knows paths, it includes
+the queues. List scheduling by this priority then moves every op as early as possible.
 
-With micro-batches that is most of the order: copies of an op have equal upward ranks, but not
-equal distances to the end. Deviations: links queue backwards too, each consumer with a message of
-its own, as the reversed graph has no multicast; one pass, because more change little.
+With micro-batches this decides most of the order: copies of an op have equal upward ranks, but
+different distances to the end. Deviations: links queue in the reversed graph too, with one message
+for each consumer, since that graph has no multicast; there is one pass, because more change little.
 Complexity: two list schedules and two simulations.
 """
 

@@ -1,9 +1,10 @@
 """Peak memory of every device: state, plus the tensors alive on it at each instant.
 
-A tensor lives on its producer's device from the producer's start to the latest of the producer's
-finish, its consumers' finishes there and the ends of service of its sends; on another device from
-the start of service to the last finish of a consumer there. Intervals are half-open: what ends at
-an instant is freed before what starts. Complexity: O(I log I), I = tensors + transfers.
+On its producer's device a tensor is alive from the start of the producer to the latest of: the
+producer's finish, the finishes of its consumers there, and the ends of service of its sends. On
+another device it is alive from the start of service to the last finish of a consumer there.
+Intervals are half-open: tensors that end at an instant are freed before others start.
+Complexity: O(I log I) for I tensors and transfers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """``simulate`` and ``Simulator``: step time, memory and timeline of placements of a problem.
 
-A step of a million ops takes a third of a second. The placer scores it, repair asks whether it
-fits, and what is handed back is checked: one simulation of the same devices and order answers all
-of them. So of large problems ``Timelines`` keeps the last steps. Devices and order are compared
-entry by entry, so what is kept is what would be found. Complexity: O(n) to look for one; of each of
-the ``KEPT`` some 50 bytes an op or a transfer.
+Simulating a step of a million ops takes a third of a second, and the same devices and order are
+simulated several times: by the placer for their score, by repair for their memory, and once more to
+check the answer. So ``Timelines`` caches the last ``KEPT`` simulated steps of large problems.
+Devices and order are compared entry by entry, so that a cached step is exactly the one that a
+simulation would give. A look-up takes O(n); a cached step takes some 50 bytes for each op and
+transfer.
 """
 
 from __future__ import annotations

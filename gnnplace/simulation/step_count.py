@@ -1,8 +1,9 @@
 """Counts simulated steps, so that a budget can be a number of them and not of seconds.
 
-A search that may simulate so many steps does the same on every machine, busy or not: its rows
-repeat bit by bit. One step is one placement whose time is computed: by the simulator, as a move of
-a local search (which ends early where it is worse), or as a pass of refinement.
+A search with a budget in simulated steps does the same on every machine, busy or not, so that its
+rows repeat bit by bit. One step is one placement whose time is computed: by the simulator, as a
+move of a local search (even if the simulation ends early because the move is worse), or as a pass
+of refinement.
 """
 
 from __future__ import annotations

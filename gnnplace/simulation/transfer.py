@@ -1,28 +1,29 @@
-"""What a message costs, and how messages queue: the one place that knows.
+"""The costs of a message and the rules by which messages queue, for all kernels.
 
 Formulation (rule 2 of the step-time semantics). A message of ``s`` bytes that is queued at ``q``
 
 * begins at ``b``, the latest of ``q`` and the instants at which all channels of its link are free,
   and on a ``sender_busy`` link, where the device makes the copy itself, the sender too;
 * ends its service at ``e = b + s / bandwidth``, which frees its channels and that sender;
-* is there at ``e + latency``;
+* arrives at ``e + latency``;
 * takes ``send_overhead`` of the sender before its next op, and ``receive_overhead`` of the receiver
   before the op that consumes it.
 
-Who goes through a step in time queues all messages of an op when it finishes (``send``). Who
-builds a schedule op by op learns of a message when the *consumer* is booked, and may have booked
-other ops on the sender since (``fetch``): the copy is then made right after its producer, where the
-machine makes it, and what the sender does next comes so much later; ops booked in between are not
-moved. Where the producer is its device's last op, the two agree.
+There are two kinds of callers. A simulation, which follows a step in time, queues all messages of
+an op when the op finishes (``send``). A constructive scheduler, which books op after op, learns of
+a message only when its *consumer* is booked, and may already have booked other ops on the sender
+(``fetch``). Then the copy is made right after the producer, as the machine would do it, and the
+sender's next op starts that much later; ops that are already booked do not move. The two agree if
+the producer is the last op of its device.
 
-A step read backwards (``reversed_links``): links change their ends and the overheads their sides. A
-copy that the sender made becomes the receiver's, made when the message has come.
+In a reversed step (``reversed_links``) links change their ends and overheads their sides. A copy
+made by the sender becomes a copy made by the receiver after the message has arrived.
 
-Complexity: O(W) a message, W channels a link. Kernels call these functions inside their innermost
-loops, where LLVM inlines them. They allocate nothing, so ``_nrt=False`` leaves numba's counting of
-references out, which made a simulation three times as slow; devices are ``Index``, unsigned, for
-the same reason. Numba does not see that a caller in another file is out of date when this file
-changes: clear the cached kernels then.
+Complexity: O(W) a message for links of W channels. Kernels call these functions in their innermost
+loops, where LLVM inlines them. They allocate nothing, and so ``_nrt=False`` leaves out numba's
+reference counts, which made a simulation three times as slow. Devices are ``Index``, unsigned, for
+the same reason. Numba does not recompile a caller in another file when this file changes: clear the
+cached kernels then.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@
 * **Work and path**: few fast devices hold no whole path M times (``work_and_path``).
 * **Transfers**: neighbours are on one device or pay for a transfer (``transfers``).
 
-Heads and tails, on which all but work rest, know of transfers where branches are serial otherwise
-and where pins, kinds or memory force them; beyond that only the last two see them. The result is
-lowered by one part in 10^12, so that another order of summation cannot put a simulated step below
-it. Complexity: O(n D + n log n + edges), and what the files say of each bound.
+All bounds but *work* use heads (least times before an op) and tails (least times after it). Heads
+and tails count a transfer only where it is that or running branches one after the other, or where
+pins, kinds or memory force it; only the last two bounds count more. The result is lowered by one
+part in 10^12, so that a different order of summation cannot put a simulated step below it.
+Complexity: O(n D + n log n + edges), plus that of each bound, given in its file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Copies of one op by rank: micro-batches are alike, so only how many have passed matters.
+"""Heads and tails of copies by rank: micro-batches are alike, so that only their number counts.
 
 The copies of an op, one a micro-batch, are on one device: one after the other. Let ``h_k(x)`` be
 the least start, in any schedule, of the copy of ``x`` that starts k-th (from 0), whichever that is.
@@ -13,12 +13,13 @@ With ``w`` the least times of ops,
 * the (k + 1)-th least head of the copies themselves, which the caller starts from.
 
 Tails are the same on the reversed graph: ``q_k(x)`` is the least time after the finish of the copy
-that finishes k-th from last. A problem without micro-batches has one copy of each op, and all of
+that finishes k-th from last. In a problem without micro-batches each op has one copy, and all of
 this holds.
 
-Copies are told by their names (``#k``). Where the copies of some op are in different units, or
-their graph has a cycle, every op counts as its own. Edges between different micro-batches, such as
-those that keep a buffer's updates in turn, are left to the heads of single ops.
+Copies are recognised by their names (``#k``). If the copies of some op are in different units, or
+their graph has a cycle, every op is treated as having no other copies. Edges between different
+micro-batches, such as those that keep updates of a buffer in order, only count in the heads of
+single ops.
 
 Complexity: O(M (edges + pairs)) over edges of the graph of one micro-batch, and pairs of ops where
 one is an ancestor of the other in its unit.

@@ -1,10 +1,11 @@
 """A unit is on one device: Jackson's preemptive schedule of one machine with heads and tails.
 
-Jobs are the copies of a unit's ops by rank. A job cannot start before its head, works for so long,
-and leaves at least its tail to the end. At any time the released job of the largest tail is at
-work; the largest of finish plus tail is the least over all schedules that may interrupt jobs, and
-so a bound on those that may not (Jackson, 1955; Carlier, 1982). It is the largest, over all sets of
-jobs, of least head + work + least tail. A unit may be on the device that is best for it.
+Jobs are the copies of a unit's ops by rank. A job starts no earlier than its head, takes its
+duration, and leaves at least its tail until the end. Jackson's schedule always runs the released
+job of largest tail; the largest finish plus tail is then minimal over all schedules that may
+interrupt jobs, and so it bounds schedules that may not (Jackson, 1955; Carlier, 1982). It equals
+the maximum, over all sets of jobs, of least head + work + least tail. Each unit is taken on its
+best device.
 
 Complexity: O(n K log n) for K columns of devices that are alike.
 
@@ -13,18 +14,18 @@ Windows, filling and draining (after Fernandez and Bussell, 1973).
 Windows: ops that cannot start before ``a`` and leave at least ``b`` seconds of path after them do
 their work within step time - a - b. Complexity: O(n log n + g^2) with g thresholds.
 
-Filling and draining: what devices cannot do yet, or no longer, early and late in the step.
+Filling and draining: work that devices cannot do early in the step, or late in it.
 
-Until ``a`` seconds a unit, alone on a device, can do no more than its jobs that are released, one
-after the other: ``P(a)``; in the last ``b`` seconds no more than ``Q(b)``, likewise by tails. What
-is left of its work is done in the ``T - a - b`` seconds between. With the weights ``w`` of devices
-of the work bound, for all ``a`` and ``b`` that leave work to some unit,
+In the first ``a`` seconds a unit, alone on a device, can do at most its released jobs one after the
+other, ``P(a)``; in the last ``b`` seconds at most ``Q(b)``, by tails. The rest of its work is done
+in the ``T - a - b`` seconds between. With the weights ``w`` of devices of the work bound, for all
+``a`` and ``b`` that leave some unit with work,
 
-    T >= a + b + sum over units of min over devices of w[d] * max(0, W[d] - P[d](a) - Q[d](b)),
+    T >= a + b + sum over units of min over devices of w[d] * max(0, W[d] - P[d](a) - Q[d](b)).
 
-theirs being ops without devices. If some unit has work left, the
-two ends do not overlap, for together they would have seen all of its work. Where micro-batches
-fill a pipeline this is the bound that sees it.
+If some unit has work left, the two ends do not overlap; otherwise all of its work would be in them.
+This is the bound that accounts for micro-batches filling and draining a pipeline (after Fernandez
+and Bussell, whose ops have no devices).
 
 Complexity: O(n log n + U K g^2) with g thresholds, spread evenly over the ranks of heads (tails).
 """

@@ -1,14 +1,14 @@
-"""One relaxation of a problem: parts on one device each, and all that follows for its step time.
+"""One relaxation of a problem: every part is on one device; and the bounds that follow from it.
 
-Parts (``Machines``) are placement units, or units that are known to be on one device together:
-those that only one device is left to. A device is left to a part that allows it and whose state it
-holds. Devices of one kind are alike, a column of tables, but for those that ops are pinned to; and
-those that are forbidden to other ops are not alike.
+Parts (``Machines``) are placement units, or sets of units that must share a device because only one
+device is possible for each of them. A device is possible for a part if the part allows it and its
+state fits. Devices of one kind are identical and share a column of the tables, except devices to
+which ops are pinned, and devices that are forbidden to different ops.
 
-Which ops of a unit come before which others of it, by any path of the graph (``ancestors``): sets
-of 64 ops at a time, as the bits of one word, are pushed through the whole graph, O(n / 64) sweeps
-of O(edges). Only ops of units of several ops have a bit, and only as many as ``MOST_STEPS`` lets:
-of a graph of 100,000 ops some, those of the largest units that are not too large.
+``ancestors`` finds which ops of a unit precede which others of it on any path of the graph: sets of
+64 ops, as the bits of one word, are propagated through the whole graph, in O(n / 64) sweeps of
+O(edges). Only ops of units with several ops have a bit, and only as many as ``MOST_STEPS`` allows:
+in a graph of 100,000 ops, those of the largest units that are not too large.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Serial runs: inputs on an op's own device are one after the other, all others come by transfer.
+"""Serial runs: ancestors on an op's device run one after the other, all others need a transfer.
 
-A path of least times lets the branches into an op run side by side, and their results arrive at
-once. On any one placement an ancestor ``y`` of an op ``x`` is either on ``x``'s device, where it
-takes time from all that is there, or its result makes at least one transfer. In ranks of copies
+A longest path lets the branches into an op run at the same time and their results arrive at no
+cost. But in any placement an ancestor ``y`` of an op ``x`` is either on ``x``'s device, which then
+cannot run anything else meanwhile, or its result takes at least one transfer. In ranks of copies
 (``copies``), with ``r`` the rank of ``y`` that rank ``k`` of ``x`` waits for:
 
 * ``y`` elsewhere: ``h_k(x) >= R(y) = h_r(y) + w_y + A(y)``, where ``A(y)`` is the least time from
@@ -19,11 +19,13 @@ Ancestors are taken by falling ``R``: ``Y_j`` are the first ``j``. If ``x`` star
     h_k(x) >= min(min of R over Y_j, S(Y_j)).
 
 This is the lower bound of Papadimitriou and Yannakakis (1990) and Jung, Kirousis and Spirakis
-(1993) for unit ops on machines without limit, where it may be met by running ops twice, with
-transfers of any length, work and ranks. Times are those of the best kinds of devices. Tails are
-heads of the reversed graph. Only edges that feed every copy count (``Copies.full``).
+(1993), extended by transfers of any length, work and ranks. Theirs is for ops of unit time on
+unlimited machines, where running ops twice can reach it. Times are those of the best kinds of
+devices. Tails are heads of the reversed graph. Only edges that feed every copy count
+(``Copies.full``).
 
-``MOST_KEPT`` ancestors of an op are looked at and ``MOST_SEEN`` edges: fewer are a weaker bound.
+At most ``MOST_KEPT`` ancestors of an op and ``MOST_SEEN`` edges are examined; fewer weaken the
+bound but keep it valid.
 Complexity: O(n MOST_KEPT (MOST_KEPT + log MOST_SEEN)) at worst; 0.1 s for 9,000 ops.
 """
 

@@ -1,13 +1,13 @@
 """Neighbours are on one device, one after the other, or pay for a transfer.
 
-Suppose that the step takes less than ``limit``. An edge whose transfer alone would make a path of
-``limit`` or longer has none: its ends are on one device. With these joined, heads, tails and work
-grow, further edges cannot have a transfer, and in the end there are bounds on what is left, or a
-part that no device holds. The step takes that, or what the shortest of the paths takes that were
-joined for. The best limit is searched for by bisection, first the time of all work on one device.
-Such refutations of an assumed step time are known as destructive bounds, or shaving (Martin and
-Shmoys, 1996; Klein and Scholl, 1999). The capacity of devices is part of it: parts that no device
-holds together have a transfer, whatever it takes.
+Assume that the step takes less than ``limit``. An edge whose transfer would lie on a path of
+``limit`` or more seconds can have no transfer, so its two ends are on one device. Joining these
+units lengthens heads, tails and work, which rules out further transfers. In the end the joined
+problem has bounds of its own, or a part that fits on no device. The step time is at least the
+smaller of that bound and the shortest path for which units were joined. The best limit is found by
+bisection, from the time of all work on one device. Such refutations of an assumed step time are
+known as destructive bounds, or shaving (Martin and Shmoys, 1996; Klein and Scholl, 1999). Memory
+counts too: two parts that no device can hold together must have a transfer, whatever it takes.
 
 A path through a transfer is, by ranks of copies, the head of the producer's copy, the op, the
 transfer over the link that is best for it, the consumer and its tail. All copies of an edge go over

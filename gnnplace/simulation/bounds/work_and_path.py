@@ -1,28 +1,28 @@
-"""Work and a path together: what is on few fast devices is not all of a path, M times.
+"""Work and a path together: few fast devices cannot run both a whole path, M times, and the rest.
 
-Where kinds of devices are mixed, the longest path takes the fast ones for all of its ops, and work
-is shared out as if no path waited for slow ones. Both need the same devices: for weights ``w`` of
-devices and ``v`` of a path that are not negative and sum to 1,
+With devices of different kinds, the bound by the longest path runs all ops of the path on the fast
+devices, and the bound by work uses the fast devices as if no path needed them. Both claim the same
+devices. For nonnegative weights ``w`` of devices and ``v`` of the path that sum to 1,
 
     step >= sum over parts of min over devices d of w[d] W[part, d] + v P[part, d],
 
 with ``W`` the seconds of all copies of a part and ``P`` those that it adds to the path: a copy of
-each group of the path, and all copies of one of them, which are one after the other. For the step
-is not below the load of a device nor below the path, hence not below their weighted mean, and a
-part is on one device. It is the dual of sharing work out over devices so that neither a load nor
-the path is longer than the step. The weights come from multiplicative updates, as those of
-``work`` do, and every iterate is a bound. Devices of one column are alike.
+each group of the path, and all copies of one of them, which are one after the other. The step is at
+least the load of each device and the length of the path, so it is at least their weighted mean, and
+a part is on one device. This is the dual of the linear programme that distributes work over devices
+such that neither a load nor the path is longer than the step. The weights come from multiplicative
+updates, as those of ``work`` do, and every iterate is a bound. Devices of one column are identical.
 
 The path is the longest by least times, found in O(n + edges log edges). Complexity: O(parts x
 columns) an update; with one column the two bounds say all of it.
 
-Work shared out over devices of several kinds: a linear programme's dual.
+Work distributed over devices of several kinds: the dual of a linear programme.
 
-For any weights ``w`` of devices that are not negative and sum to 1, the step time is at least
-``sum over units of min over devices of w[d] * time[unit, d]``, for a unit is on one device: it is
-the linear programme of splitting units over devices, dualised. Devices that are alike share a
-weight, and are one column. The weights come from multiplicative updates (Arora, Hazan and Kale,
-2012), and every iterate is a valid bound.
+For nonnegative weights ``w`` of devices that sum to 1, the step time is at least ``sum over units
+of min over devices of w[d] * time[unit, d]``, since a unit is on one device. This is the dual of
+the linear programme that splits units over devices. Identical devices share a weight and a column.
+The weights come from multiplicative updates (Arora, Hazan and Kale, 2012), and every iterate is a
+valid bound.
 
 Complexity: O(units x columns) an update.
 """
