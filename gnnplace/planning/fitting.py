@@ -1,9 +1,9 @@
-"""`FitAnswer`: what fills the fullest device of a plan, and what would make the plan fit.
+"""`FitAnswer`: the memory of a plan's fullest device by part, and changes that would make it fit.
 
-Every number is of the pricer that prices steps (`plans.spec_answers`): a change is the same plan
-with one word, the optimizer or the trained parameters changed, priced anew. Changes of the words
-leave the result of training as it is and come first, those of the optimizer next, those of what is
-trained last; among each kind the fastest first.
+All numbers come from the pricer of steps (`plans.spec_answers`). A change is the same plan with one
+word, the optimizer or the trained parameters changed, and priced again. Changes of words come
+first, since they leave the result of training as it is; then changes of the optimizer, then changes
+of what is trained. Within each kind the fastest is first.
 """
 
 from __future__ import annotations

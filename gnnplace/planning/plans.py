@@ -1,8 +1,8 @@
-"""`gnnplace.plan`: how a model is trained on a cluster; and what a plan of one's own would take.
+"""`gnnplace.plan`: searches a plan for a model on a cluster, or prices a plan that is given.
 
-Where that is limits, the fastest plans run for a few steps on this machine, and the one that is
-fastest there is taken. Plans that differ by ZeRO or the order of actions alone come in crowds, so
-that of plans with the same stages and the same schedule, searched or not, the fastest alone is run.
+With `tries`, the fastest plans run for a few steps on this machine, and the fastest one there is
+the answer. Many plans differ only in their ZeRO stage or order of actions, so that of all plans
+with the same stages and the same schedule only the fastest by prediction is run.
 """
 
 from __future__ import annotations

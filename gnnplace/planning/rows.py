@@ -1,9 +1,9 @@
-"""`gnnplace.price_plans`: what every plan of a table takes, by framework.
+"""`gnnplace.price_plans`: prices every plan of a table, by framework.
 
-Decoders of text in half precision on GPUs whose constants are known are priced from their sizes
-(`plans.decoders`): nothing is captured, a row takes a few milliseconds. Every other model, and
-float32, is captured once, and each row priced as a plan of one's own in words is
-(`plans.answers.given_plan`), for PyTorch alone.
+Text decoders in half precision on GPUs with known constants are priced from their sizes
+(`plans.decoders`): nothing is captured, and a row takes a few milliseconds. Every other model, and
+float32, is captured once, and each row is priced as one plan in words would be
+(`plans.answers.given_plan`), for PyTorch only.
 """
 
 from __future__ import annotations

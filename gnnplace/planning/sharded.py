@@ -1,8 +1,9 @@
 """`ShardPlan`: a plan of one stage whose layers are split over a mesh, for a model of any loss.
 
-The split is the best of the layers' cost tables (PaSE, arXiv 2407.04001: an exact elimination),
-which price no optimizer and no pipeline: the file says their seconds in parts, and no step time.
-`gnnplace plan MODEL --cluster cpu:N --given plan.json` prices it as every other plan.
+The split is optimal for the cost tables of layers (PaSE, arXiv 2407.04001: an exact elimination).
+These tables do not price the optimizer or a pipeline, so the file has their seconds by part and no
+step time. `gnnplace plan MODEL --cluster cpu:N --given plan.json` prices the file like any other
+plan.
 """
 
 from __future__ import annotations

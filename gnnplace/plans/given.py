@@ -1,9 +1,9 @@
-"""A plan of one's own: in words, or from a file.
+"""A plan that the user gives, in words or as a file.
 
-Stages of whole layers are named as launch scripts do: `layers=12+12+12+12` or `layers=equal`. A
+Stages of whole layers are written as in launch scripts: `layers=12+12+12+12` or `layers=equal`. A
 layer is an outermost numbered module, such as `transformer.h.3` or `encoder.block.0`; it begins at
-the first segment that computes in it. What comes before the first layer is of the first stage, what
-comes after the last is of the last.
+the first segment that computes in it. Segments before the first layer belong to the first stage,
+segments after the last layer to the last stage.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""When a placement of single ops is faster than stages: the other search, on the same model.
+"""Comparison with a placement of single ops, where that may be faster than pipeline stages.
 
-Stages win by micro-batches in flight. Where the batch is one micro-batch they only take turns, and
-devices gain by doing branches of the graph at once, or by having what each does best. So on 2 to
-`MOST` devices, where the best plan has one micro-batch and the model has branches or the devices
-are unlike, the portfolio of placers is run for a short time.
+Stages gain from several micro-batches in flight. With one micro-batch they only run in turn; then
+devices gain by running branches of the graph at the same time, or by running what each does best.
+So on 2 to `MOST` devices, if the best plan has one micro-batch and the model has branches or the
+devices differ, the portfolio of placers is run for a short time.
 
-Both times are predicted from the same tables, but op placement counts what the host takes for every
-op, and plans only where that is longer than the kernels of a whole stage: it is the slower clock. A
-model that takes less by it on one device is not compared.
+Both predictions use the same tables, but op placement counts the host's time for every op, while
+plans count it only if it exceeds the kernels of a whole stage. So op placement predicts longer
+steps. If it predicts a shorter step than the plan's pricer on one device, nothing is compared.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Devices of stages: slices of the cluster in its order, as replicas times shards.
 
-Shards are neighbours, replicas next, stages outermost: what talks most is nearest. Shards may have
-two axes, of which the inner one's are neighbours. A stage's mesh is a slice of the cluster's
-devices as they are listed (topology order).
+Shards are neighbours, replicas next, stages outermost, so that devices which communicate most are
+closest. Shards may have two axes; along the inner one they are neighbours. A stage's mesh is a
+slice of the cluster's devices as they are listed (topology order).
 
-What a group takes to exchange is `costs.collectives`' where the links name a measured fabric, else
-the ring formula of that module over the slowest link of the group. Shards' rings go at the same
-time: where all devices of a server share what joins it to the others, so do they.
+The seconds of a group's exchanges come from `costs.collectives` if the links name a measured
+fabric, otherwise from that module's ring formula over the slowest link of the group. The rings of
+all shards run at the same time, and share the network of a server if its devices share it.
 """
 
 from __future__ import annotations

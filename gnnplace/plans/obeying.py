@@ -1,10 +1,10 @@
 """Plans that obey pins, forbids and a limit on devices.
 
-A layer that is pinned is in a stage whose devices are among those it is pinned to; one that is
-forbidden a device is in no stage that has it. Stages take devices in the order of layers, so that
-besides the cluster's own order one is tried that has devices where the layers are that need them,
-and leaves out devices that no layer may use. At most k devices are k neighbours: every run of them
-that differs is searched with its share of the budget.
+A pinned layer is in a stage whose devices are among those it is pinned to. A layer that is
+forbidden on a device is in no stage with that device. Stages take devices in the order of layers.
+So besides the cluster's own order another one is tried, in which devices stand where the layers
+that need them are, without devices that no layer may use. A limit of k devices means k neighbours:
+every run of k that differs from the others is searched, each with its share of the budget.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Plan`: how a model is trained on a cluster, and its file (`gnnplace-plan`, version 2).
 
-What a key may be by itself stands here, what keys say of each other in `plans.reading`.
+This module validates each key by itself; `plans.reading` checks keys against each other.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The one reader of plans' files: strict.
+"""The strict reader of plan files, for all commands and functions.
 
-What a key may be by itself is `plans.plan`'s; here is what keys say of each other. Every road takes
-plans through `check_plan`, which says in one line, with the key's path, what contradicts what. What
-only a model or a cluster can contradict (calls, parameters, the fingerprint, devices) is held
-against them where they are: `check_cluster`, `run.apply.check_model`, `given.draft_of_plan`.
+`plans.plan` validates each key by itself; this module checks keys against each other. All plans
+pass through `check_plan`, which reports a contradiction in one line with the key's path. What only
+a model or a cluster can contradict (calls, parameters, the fingerprint, devices) is checked where
+these are known: `check_cluster`, `run.apply.check_model`, `given.draft_of_plan`.
 
 Complexity: O(A P) for A actions on P ranks (`order.checker`), else linear in the file.
 """

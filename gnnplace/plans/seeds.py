@@ -1,9 +1,9 @@
 """Drafts that the search of a captured model starts from: the fastest plans in words.
 
-A captured decoder that its sizes price has the same prices as its plans in words
-(`plans.segments.sized`), and of these the fastest are found exactly (`plans.spec_search`). What
-words cannot say is searched from there: stages that are cut inside of layers, weights' gradients
-apart, other orders of actions.
+A captured decoder that is priced by its sizes has the same prices as plans in words
+(`plans.segments.sized`), of which the fastest are found exactly (`plans.spec_search`). From these
+the search goes on to plans that words cannot express: stages cut inside layers, separate passes for
+gradients of weights, other orders of actions.
 """
 
 from __future__ import annotations

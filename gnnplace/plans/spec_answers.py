@@ -1,4 +1,4 @@
-"""What a plan in words takes, of a model that is known by its sizes; or why it cannot be.
+"""The price of a plan in words for a model known by its sizes, or the reason why it cannot run.
 
 The plan becomes a draft on the model's chain (`draft_of_sizes`), which the planner's own pricer
 prices as the framework trains it (`plans.search.framework_pricing`).

@@ -1,4 +1,4 @@
-"""Seconds that plans in words cannot be below, and the memory of their first rank.
+"""Lower bounds on the step time of plans in words, and the memory of their first rank.
 
 The bound of rank p, with P ranks, M micro-batches, and F, B the passes of the chunks before its
 first one::
@@ -6,10 +6,10 @@ first one::
     T >= F + p messages + M (forward + backward of the rank's chunks)
          + max(E_p, B + p messages + E_0)
 
-A rank begins after its first chunk's input has come through the chunks before. After its last pass
-it exchanges gradients and updates its parameters, in E_p seconds, and its last gradient goes back
-through the chunks before to rank 0, which does so too. Where gradients of weights are apart
-(zero-bubble) they may be a rank's last passes, and nothing need follow but E_p.
+A rank begins when its first input has passed through the chunks before. After its last pass it
+exchanges gradients and updates its parameters in E_p seconds; and its last gradient goes back
+through the chunks before to rank 0, which then does the same. If gradients of weights are separate
+passes (zero-bubble), they may be a rank's last passes, and only E_p must follow.
 
 The first micro-batch goes through all C stages before the last rank turns to backward passes, and
 the last one comes back through all of them after its last forward pass. With F_s and B_s the passes
@@ -18,10 +18,10 @@ of every stage, and what the last rank runs between these two, of 1F1B and inter
     T >= sum of all F_s + sum of all B_s + 2 (C - 1) messages + passes between
          + max over p of (E_p - (B + p messages))
 
-`row_bound` takes all of it from the pricer's stages. `least_rows` bounds all schedules and cuts of
-a group at once, by sums over segments: exchanges at the least seconds of their bytes, hidden behind
-as many micro-batches as a schedule may. Of ZeRO 2 and 3 every layer's exchanges are hidden behind
-the layer, as they are but for the first one of a stage.
+`row_bound` computes this from the pricer's stages. `least_rows` bounds all schedules and cuts of a
+group at once by sums over segments, with exchanges at the least seconds for their bytes, hidden
+behind as many micro-batches as any schedule allows. With ZeRO 2 and 3 it takes every layer's
+exchanges as hidden behind the layer; in truth those of a stage's first layer are exposed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How pipelines cut a decoder: schedules, layers of every stage, stages that are alike.
+"""Cuts of a decoder into pipeline stages: schedules, layers of every stage, identical stages.
 
-All of it depends on the sizes, the framework and the number of ranks alone, and is the same for
-whatever else a plan says; it is made once.
+They depend only on the sizes, the framework and the number of ranks, and are computed once for all
+plans that share these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans in words by what they share: groups that cut one micro-batch over the same devices.
+"""Groups of plans in words that split the same micro-batch over the same devices.
 
 A group's plans differ in schedule, cut of the layers, ZeRO stage and recomputation. Its segments
 are priced once for all of them; a family of a group has one ZeRO stage and kind of recomputation.

@@ -1,19 +1,19 @@
-"""The fastest plan that words can say on a framework, proven so: a search by lower bounds.
+"""The fastest plan that words can express for a framework, with proof: a search by lower bounds.
 
-The space is every product of dp, tp, cp, ep and pp that is the devices' number, with tokens split
-between products or not, every micro-batch that divides the batch, every ZeRO stage of the framework
-over all replicas or over those of 1, 4, 16 or 64 servers, every schedule, every number of chunks
-that the layers allow, the framework's cut of the layers and those of `spec_cuts.CUTS`, and the
-least recomputation that fits: none, attention alone, or so many layers of each stage. Of what a
-framework hides only if it is asked to, it is asked: hiding takes no more time. What changes the
-numbers of a step, such as gradients summed in half precision, is not searched.
+The space: every combination of dp, tp, cp, ep and pp for the number of devices, with or without
+sequence parallelism; every micro-batch that divides the batch; every ZeRO stage of the framework
+over all replicas or over those of 1, 4, 16 or 64 servers; every schedule; every number of chunks
+that the layers allow; the framework's cut of the layers and those of `spec_cuts.CUTS`; and the
+least recomputation that fits: none, attention alone, or a number of layers of each stage. Overlap
+that a framework only uses when asked is switched on, because hiding never takes longer. Options
+that change the numbers of a step, such as summing gradients in half precision, are not searched.
 
-Best first (Land and Doig, 1960): a heap of plans by a step time that they cannot be below; the
-first is priced exactly by the planner's own pricer, and the search ends when the first of the heap
-is no faster than the plans that were found. What it finds is then the least of the space.
+Best first (Land and Doig, 1960): a heap orders plans by a lower bound on their step time. The first
+one is priced exactly by the planner's pricer. The search ends when the first bound is no faster
+than the plans found so far, which are then the fastest of the space.
 
-Plans that share devices and micro-batch stand in the heap together until their common bound comes
-first, then those that share a ZeRO stage and a kind of recomputation; `spec_bounds` has the bounds.
+Plans that share devices and micro-batch are one entry of the heap until their common bound comes
+first; then they are split by ZeRO stage and kind of recomputation. `spec_bounds` has the bounds.
 
 Complexity: a heap operation and O(P v) a row for v chunks a rank; an exact price,
 O(P v M), for each row whose bound is below the answer. The cost grows with the divisors of the

@@ -1,11 +1,11 @@
-"""`DecoderCosts`: what a decoder's segments take on a mesh, from its sizes; and its chain.
+"""`DecoderCosts`: seconds and bytes of a decoder's segments on a mesh, by its sizes; its chain.
 
-The segments are the embedding, every layer, and the head with the loss. Layers of one kind take the
-same. Seconds are those of `decoders.layer`: kernels, exchanges of tensor-parallel and
-context-parallel shards, experts' products and all-to-alls. What a layer keeps for its backward pass
-is counted by kinds of operations: inputs of products, of norms and of gates, queries, keys, values
-and results of fused attention, 4 bytes a head of its sums, or 5 a score where attention is products
-(Korthikanti et al., 2022, arXiv 2205.05198).
+The segments are the embedding, every layer, and the head with the loss. Layers of one kind cost the
+same. Seconds come from `decoders.layer`: kernels, exchanges of tensor-parallel and context-parallel
+shards, experts' products and all-to-alls. The activations that a layer saves for its backward pass
+are counted by operation: inputs of products, norms and gates; queries, keys, values and results of
+fused attention, with 4 bytes a head for its sums; or 5 bytes a score if attention is written out as
+products (Korthikanti et al., 2022, arXiv 2205.05198).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`LayerKind`: norms, biases and feed-forward of the layers that a `model_type` has.
 
-Each was read in the class of transformers of that type; `tests/models` holds the sum of parameters
-against the class itself for every model of the catalogue.
+Each was read from the class of that type in transformers; `tests/models` compares the parameter
+count of every model of the catalogue with that class.
 """
 
 from __future__ import annotations

@@ -1,25 +1,29 @@
 """Seconds of a micro-batch through a layer and through head and loss, by framework.
 
-T tokens, t shards, h hidden, f feed-forward. A layer is four products (queries, keys and values;
-output; up; down) with their six gradients, each by its own shape, fused attention, and bytes that
-pass between them (norms, rotary positions, gates, residuals), by framework and by what is compiled
-(`costs.frameworks`), a token and shard. The head is three products and bytes of every logit.
+T tokens, t shards, h hidden size, f feed-forward size. A layer has four matrix products (queries,
+keys and values; output; up; down) and their eight gradients, each priced by its shape; fused
+attention; and elementwise operations between them (norms, rotary positions, gates, residuals),
+priced by their bytes a token and shard, which depend on the framework and on what is compiled
+(`costs.frameworks`). The head has three products, and bytes of every logit.
 
-Exchanges of a layer over t shards (Korthikanti et al., 2022, arXiv 2205.05198): with split tokens a
-gather before the first product of each half and a scatter after its last, backward the same turned
-round and the gather again; without, an all-reduce each way. Behind a product an exchange is hidden:
-what is shorter costs `overlap` of itself. nanotron hides gathers both ways, Megatron those of the
-backward pass that products follow, the others none. With `tp_overlap=on` (user buffers) all of them
-run in pieces under the products beside them, and what is hidden costs `overlap_shards` of itself.
+Exchanges of a layer over t shards (Korthikanti et al., 2022, arXiv 2205.05198). With sequence
+parallelism each half of the layer has an all-gather before its first product and a reduce-scatter
+after its last; the backward pass has the two in reverse and the all-gather once more. Without it
+there is one all-reduce in each pass. If an exchange is hidden behind a product, the shorter of the
+two costs `overlap` of its seconds. nanotron hides all-gathers in both passes, Megatron those of the
+backward pass that a product follows, the others none. With `tp_overlap=on` (user buffers) all
+exchanges run in pieces under the products beside them, and what is hidden costs `overlap_shards` of
+its seconds.
 
-Adapters beside frozen matrices (`decoders.adapters`): no product makes gradients of frozen weights.
-An adapter has two products each way and two for its own gradients, and what it adds to a result and
-to a gradient is read with it and written (6 bytes a value). Frozen matrices in 4 bits are unpacked
-before every product: their bytes are read and half ones written. What shards add up of gradients
-that they have alike, once a step, is not counted.
+Adapters beside frozen matrices (`decoders.adapters`): no product computes gradients of frozen
+weights. An adapter has two products in each pass and two for its own gradients. Adding its result
+and its gradient reads both summands and writes the sum (6 bytes a value). Frozen matrices in 4 bits
+are unpacked before every product: their bytes are read, and half-precision numbers written. The
+sum, once a step, of gradients of parameters that all shards hold is not counted.
 
-Experts: a shard has the rows of its part of the tokens, which an all-to-all over the groups of
-experts sends to their experts; shards of an expert gather each other's rows and scatter results.
+Experts: a shard has the tokens of its part of the batch. An all-to-all over the expert-parallel
+groups sends them to their experts. If an expert itself is split over shards, these all-gather each
+other's tokens and reduce-scatter the results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers of a decoder by stage, as a framework cuts them where a plan does not say.
+"""Layers of a decoder by stage, as a framework cuts them by default.
 
 * `equal`: as many layers each; refused where the stages do not divide them (Megatron-LM).
 * `even`: as many layers each; else with the ends as a layer each, where stages divide that; else

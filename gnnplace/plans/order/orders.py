@@ -12,11 +12,12 @@ gradients of activations I and those of weights W (or B, both at once):
   2 P chunks, chunk c on rank c and 2 P - 1 - c on the same; rank p runs 2 (P - p) - 1 forward
   passes through its first chunk before one through its second, W behind its I but at the end.
 
-Others come from a list schedule (`listed`): a rank that is free takes what is ready, of the first
-micro-batch of every chunk and kind that waits there I before F before W, the older micro-batch
-first, then the later chunk, and no F while as many micro-batches are in flight on that chunk as its
-limit says. Messages between two ranks go one after the other each way, so that its time is the
-simulator's where nothing blocks. What differs is the limits, and which rank has which chunk:
+The other orders come from a list schedule (`listed`). A free rank considers, for every chunk and
+kind of pass, the first micro-batch that waits there. Of those that are ready it takes I before F
+before W, then the older micro-batch, then the later chunk; it takes no F while the chunk has as
+many micro-batches in flight as its limit allows. Messages between two ranks are sent one after the
+other in each direction, so that the schedule's time equals the simulator's unless transfers block.
+The orders differ in their limits and in the rank of each chunk:
 
 * zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): chunk c on rank c, P - c in flight, W
   where nothing else is ready: the memory is that of 1f1b;

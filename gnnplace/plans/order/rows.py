@@ -1,16 +1,17 @@
 """Rows of actions: what every pipeline rank does, in the words of PyTorch's schedules.
 
-A row is a list of words: the stage, what is done, the micro-batch. `2F0` is stage 2's forward pass
-of micro-batch 0; I are the gradients of activations, W those of weights, B both at once. `2SEND_F0`
-hands what 2F0 made to stage 3, which has it from `3RECV_F0` on; `3SEND_B0` hands its gradient back,
-which is there from `2RECV_B0` on. Stages on one rank need no messages.
+A row is a list of actions: stage, kind, micro-batch. `2F0` is the forward pass of micro-batch 0 on
+stage 2. I computes gradients of activations, W those of weights, B both at once. `2SEND_F0` sends
+the result of 2F0 to stage 3, where `3RECV_F0` receives it; `3SEND_B0` sends its gradient back,
+which `2RECV_B0` receives. Stages on one rank need no messages.
 
-Messages between two ranks have no names: what is sent first is received first. `with_messages` puts
-every send and its receive into both rows at once, while it runs the passes in an order that they
-allow: both ranks then have their messages in the same order, and none waits in a circle.
+Messages between two ranks have no names: they are received in the order in which they are sent.
+`with_messages` runs the passes in an order that the rows allow and inserts every send and its
+receive into both rows at once. So both ranks have their messages in the same order, and ranks never
+wait for each other in a circle.
 
-PyTorch's loader (`torch.distributed.pipelining.schedules`) reads the same words. Those that PyTorch
-adds for FSDP (UNSHARD, RESHARD, REDUCE_GRAD) are none of a plan's: `zero` of a stage says it all.
+PyTorch's loader (`torch.distributed.pipelining.schedules`) reads the same actions. A plan has none
+of those that PyTorch adds for FSDP (UNSHARD, RESHARD, REDUCE_GRAD): a stage's `zero` says it all.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The step time of a plan: its actions as a problem that the simulator runs.
 
-A device here is a pipeline rank (all devices of its mesh do the same at once); ops are passes of
-micro-batches through chunks and, at the end, a rank's exchange of gradients and its update;
-messages between ranks go over links of their own each way, one after the other. Where transfers
-block (Megatron-LM's and DeepSpeed's do), the sender makes its copy before it goes on and the
-receiver waits for as long before the pass that reads it.
+Each device of this problem is a pipeline rank (all devices of its mesh do the same at the same
+time). Its ops are passes of micro-batches through chunks and, at the end, the rank's exchange of
+gradients and its update. Each pair of ranks has a link in each direction, which sends one message
+after the other. If transfers block, as Megatron-LM's and DeepSpeed's do, the sender is busy during
+the transfer, and so is the receiver before the pass that reads it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""A step time that no plan of a space is below, whatever its order of actions.
+"""A lower bound on the step time of all plans of a space, whatever their order of actions.
 
-For a step of T seconds it is asked whether stages can be cut that hold it (`relaxed`), and the
-least such T found by bisection. Three families of plans make the space, for every size of
-micro-batches:
+A bisection finds the least T for which the model can be cut into stages that meet a step of T
+seconds in the relaxation of `relaxed`. For every size of micro-batches the space has three families
+of plans:
 
-1. *even*: a stage a rank on equal meshes. A stage that holds T still does when it is shorter, so
-   stages as long as they may be, from the end, are the fewest: exact for what is relaxed;
-2. *mixed*, on up to `MIXED` devices: a stage a rank, any meshes on slices of the cluster in its
-   order. The least sums of F + I of stages before a segment on devices before one, and of stages
-   after, with every stage holding T, by dynamic programmes;
-3. *several*: two chunks or more a rank on equal meshes (V, interleaved). What all ranks do is in T
-   times their number, with what must be recomputed so that all state and all that is in flight is
-   in the memory of all together; of unlike devices the slower ones count for less than one. It
-   knows no bubbles.
+1. *even*: one stage a rank, on equal meshes. A stage that meets T still does when it is shorter.
+   So cutting the longest possible stages from the end gives the fewest, which is exact for the
+   relaxation.
+2. *mixed*, on up to `MIXED` devices: one stage a rank, any meshes on slices of the cluster in its
+   order. Dynamic programmes find the least sums of F + I over the stages before a segment and a
+   device, and over those after, while every stage meets T.
+3. *several*: at least two chunks a rank, on equal meshes (V, interleaved). The work of all ranks
+   fits into T times their number, including the recomputation without which all state and all
+   activations in flight would not fit into their memory together. Of different devices the slower
+   ones count as less than one. This bound has no pipeline bubbles.
 
-Messages and the exchange of tied gradients cost nothing here. O(S T) a step tried on equal meshes
-of S segments and T kinds, O(S^2 D T) on D devices with any.
+Messages and the exchange of tied gradients cost nothing here. A tested T takes O(S T) on equal
+meshes of S segments and T kinds, and O(S^2 D T) on D devices with any meshes.
 """
 
 from __future__ import annotations

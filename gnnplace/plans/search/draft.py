@@ -1,8 +1,8 @@
 """Drafts of plans: stages, micro-batches and a schedule, which are priced, fitted and timed.
 
-`fitted` gives every rank the least recomputation and ZeRO that fit its devices. `realized` makes
-the order of actions and times the step. Plans that were searched and plans that were given have
-both in common.
+`fitted` gives every rank the least recomputation and the lowest ZeRO stage that fit its devices.
+`realized` makes the order of actions and times the step. Plans from the search and plans from the
+user both use these functions.
 """
 
 from __future__ import annotations

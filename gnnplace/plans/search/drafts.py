@@ -1,12 +1,13 @@
-"""Drafts of plans for one size of micro-batches, with the seconds that a formula says.
+"""Drafts of plans for one size of micro-batches, with the step time of a formula.
 
-1. every equal mesh r x t and number of stages: cuts by `partition.even_cuts`;
-2. on clusters of up to `MIXED` devices: any meshes that follow each other, by
-   `partition.best_meshes`, for a few largest stages.
+1. For every equal mesh r x t and number of stages: cuts by `partition.even_cuts`.
+2. On clusters of up to `MIXED` devices: sequences of different meshes, by `partition.best_meshes`,
+   for a few limits on the largest stage.
 
 The formula is that of 1F1B: sum of stages + (M - 1) largest stage + the largest end.
 
-Beside them what people do without a joint plan, by the planner's own prices (`baselines_of`):
+There are also the plans that people use without a joint search (`baselines_of`), at the planner's
+prices:
 
 * `ddp`, `zero-1`, `zero-2`, `zero-3`: every device a replica of the whole model;
 * `megatron`: shards inside a server, equal stages of as many segments, replicas the rest, 1F1B
@@ -24,8 +25,9 @@ Beside them what people do without a joint plan, by the planner's own prices (`b
   sum of stages + (M - 1) largest stage, the split inside of a stage by itself (Zheng et al., 2022,
   arXiv 2201.12023).
 
-Each may choose its micro-batches, and recomputes what it must to fit. All are drafts of the
-search's own space but for ZeRO 0, and the search begins with them: what it finds is never worse.
+Each may choose its micro-batches and recomputes as much as it must to fit. Except for ZeRO 0 all
+are drafts of the search's own space, and the search starts with them, so that its result is never
+worse.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The price of a stage as a framework trains it: `FrameworkPricer`.
 
 A stage's forward pass takes the larger of its kernels and of the host's launches, and so does its
-backward pass. What replicas exchange, hide, accumulate and update is
-`costs.frameworks.framework`'s. Parameters that replicas shard (ZeRO 2 and 3) are gathered and their
-gradients scattered with every micro-batch, a layer at a time, behind the layer before or after it.
-In a stage that is a part of the model the first layer's exchanges are bare, since nothing runs
-before it.
+backward pass. `costs.frameworks.framework` prices what replicas exchange, hide, accumulate and
+update. Parameters that are sharded over replicas (ZeRO 2 and 3) are all-gathered, and their
+gradients reduce-scattered, with every micro-batch, layer by layer, hidden behind the layer before
+or after. If a stage is only a part of the model, the exchanges of its first layer are exposed,
+because nothing runs before it.
 
-A rank holds its state, what micro-batches in flight keep at the fullest instant, and the largest
-values at work; or, if that is more, what the optimizer's step has beside the state. The allocator's
-fragmentation is a factor of what comes and goes, and every device has a context. Sharded parameters
-are whole for the embedding and the head and for `blocks` layers in flight. The peak is at the loss
-or in the last layer's backward pass.
+A rank's memory is its state, the activations of micro-batches in flight at their peak, and the
+largest working memory; or state and the optimizer's working memory, if that is more. The
+allocator's fragmentation is a factor on everything that is allocated during a step, and every
+device has a context. Of sharded parameters, those of the embedding, the head and `blocks` layers
+are gathered at the same time. The peak is at the loss or in the last layer's backward pass.
 """
 
 from __future__ import annotations

@@ -1,22 +1,23 @@
-"""Where the chain is cut and which meshes its stages have: two kernels on prefix sums.
+"""The cuts of the chain and the meshes of its stages: two kernels on prefix sums.
 
-A *table* is what segments take on one kind of mesh: prefix sums over segments of seconds of a
-micro-batch, of those that would be recomputed, of bytes that recomputation frees, of bytes kept,
-of bytes of state; and the largest bytes at work of 1, 2, 4, ... segments from each on, of which two
-say the largest of any run. A stage [i, j) with f micro-batches in flight takes
+A *table* has the costs of segments on one kind of mesh. It has prefix sums over segments of the
+seconds of a micro-batch, the seconds of recomputation, the bytes that recomputation frees, the
+bytes of activations, and the bytes of state; and the largest working memory of 1, 2, 4, ...
+segments from each segment on, of which two give the largest of any run. A stage [i, j) with f
+micro-batches in flight takes
 
     seconds(i, j) + recomputed(i, j) * min(1, lack / freed(i, j)),
     lack = max(state(i, j) + working(i, j) + f kept(i, j) - memory, 0) / f
 
-and cannot be where lack is above freed: recomputing a part of the segments frees a part of the
-bytes. (`Pricer.fitted` picks whole segments for the stages that are chosen in the end.)
+and is impossible if lack exceeds freed: recomputing a share of the segments frees that share of the
+bytes. (In the end `Pricer.fitted` picks whole segments for the chosen stages.)
 
-* `even_cuts`: the least largest stage, on equal meshes. Bisection on the largest stage's seconds;
-  from the end, each stage takes as many segments as fit. O(S log L log(1 / precision)).
-* `best_meshes`: the least sum of stages + (M - 1) largest stage on any meshes that follow each
-  other, by a dynamic programme over (stages to come, first segment, devices left), for each of a
-  few largest stages. O(S L^2 D O) for O meshes. As Alpa's (Zheng et al., 2022, arXiv 2201.12023,
-  section 5.2), with memory by the number of stages that follow.
+* `even_cuts` minimises the largest stage on equal meshes, by bisection on its seconds: from the
+  end, each stage takes as many segments as fit. O(S log L log(1 / precision)).
+* `best_meshes` minimises the sum of stages + (M - 1) largest stage over sequences of any meshes. A
+  dynamic programme over (stages to come, first segment, devices left) is solved for each of a few
+  limits on the largest stage. O(S L^2 D O) for O meshes. It is Alpa's (Zheng et al., 2022, arXiv
+  2201.12023, section 5.2), with memory by the number of stages that follow.
 """
 
 from __future__ import annotations

@@ -1,30 +1,33 @@
-"""A stage relaxed: less time and less memory than any plan's, by sums over segments.
+"""Lower bounds on the time and the memory of a stage in any plan, as sums over segments.
 
-What a stage of segments [i, j) on a mesh takes is no less than::
+A stage of segments [i, j) on a mesh takes at least::
 
-    seconds    F + I + W of its segments, ZeRO's exchanges of a micro-batch, what it recomputes
+    seconds    F + I + W of its segments, ZeRO's exchanges of a micro-batch, recomputation
     end        gradients over replicas + the optimizer's step
-    bytes      state + largest values at work + f kept, less what is recomputed
+    bytes      state + largest working memory + f saved activations, less what is recomputed
 
-1. *Exchanges.* A collective of a part of the parameters takes no less than its share of the least
+1. *Exchanges.* A collective of a part of the parameters takes at least its bytes times the least
    seconds a byte (`Fabric.rate`).
-2. *In flight.* Each of M micro-batches stays on the stage from its forward pass there until the
-   gradients of weights are made, while it goes through all later stages and back. All of this is in
-   a step of T seconds, after the first has come through the stages before and before the last has
-   gone back through them. Whatever the order, some instant has at least the mean in flight::
+2. *In flight.* Each of M micro-batches stays on the stage from its forward pass until its gradients
+   of weights are computed, while it passes through all later stages and back. All of this happens
+   in a step of T seconds, after the first micro-batch has come through the stages before, and
+   before the last one has gone back through them. In any order the most micro-batches in flight are
+   at least their mean::
 
        f >= M (F + I + W of the stage + F + I of those after) / (T - F + I of those before)
 
-3. *Recomputation.* Bytes that lack must be freed by segments that take their forward pass again.
-   The least seconds are a fractional knapsack's; its dual needs no more than sums, for any l >= 0::
+3. *Recomputation.* Bytes above the memory must be freed by segments that run their forward pass
+   again. The least seconds for this are a fractional knapsack; its dual only needs sums, for any
+   l >= 0::
 
        again >= l lack / f - sum over segments of max(0, l freed - forward)
 
-   of a segment or of attention alone, whichever is more. Neighbours of one layer may keep one
-   input; groups of several layers are words of `--given` alone, no part of what is bounded.
+   where a segment, or its attention alone, is recomputed, whichever gives more. Neighbouring
+   segments of one layer may save a single input. Recomputing groups of several layers is a word of
+   `--given` only, and not part of the space.
 
-Parameters that several segments read count for the first alone. All are functions of sums, so that
-a stage that holds a step still does when a segment leaves it at either end.
+Parameters that several segments read count only for the first. All bounds are functions of sums, so
+that a stage that meets a step still does when a segment is removed at either end.
 """
 
 from __future__ import annotations

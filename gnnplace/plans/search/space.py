@@ -1,12 +1,12 @@
-"""The meshes that are planned with, and the costs of segments on each.
+"""The meshes that the search tries, and the costs of segments on each.
 
-Shards are powers of two within a server, with a menu of splits over them, of one axis and of two:
-Megatron's split within tokens, or within experts' examples. The splits whose tokens go to experts
-on other servers may have `SERVERS` times a server's devices.
+The number of shards is a power of two within a server. Each has a menu of splits, over one axis or
+over two: Megatron's split inside a split of tokens, or inside a split of examples for experts.
+Splits that send tokens to experts on other servers may span up to `SERVERS` servers.
 
-On up to `MIXED` devices there may be any number of replicas; on more devices, powers of two and
-what divides the cluster. ZeRO 1, 2 and 3 are tried where gradients are sums over devices; ZeRO 0 is
-not, since it takes no less time than 1 and holds more.
+On up to `MIXED` devices any number of replicas is tried; on more devices, powers of two and
+divisors of the cluster's size. ZeRO 1, 2 and 3 are tried where gradients are sums over devices.
+ZeRO 0 is not, since it is never faster than 1 and needs more memory.
 """
 
 from __future__ import annotations

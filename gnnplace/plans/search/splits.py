@@ -1,11 +1,12 @@
-"""Which split over its shards a stage has: the fastest that fits, by weighing bytes.
+"""The split of a stage over its shards: the fastest that fits into memory, by a price on bytes.
 
-A stage's split is a sum over its segments, so that with a price of a byte every segment chooses for
-itself (Everett, 1963, Lagrange multipliers): the least price at which the devices of a rank hold
-their stages gives the best of the splits that some price supports. Bytes of state count once, those
-of activations for every micro-batch in flight. Borders between segments are whole or cut along the
-tokens. Complexity: `log2(len(STEPS))` prices a rank and border, each an elimination a kind of
-segment, whose tables are made once.
+Seconds and bytes of a stage are sums over its segments. With a price on a byte each segment can
+therefore choose its split by itself (Lagrange multipliers; Everett, 1963). The least price at which
+the stages of a rank fit its devices gives the fastest of all splits that are optimal for some
+price. Bytes of state count once, bytes of activations for every micro-batch in flight. Tensors
+between segments are whole on every shard or split along the tokens. Complexity: `log2(len(STEPS))`
+prices a rank and border; each is one elimination for each kind of segment, whose tables are made
+once.
 """
 
 from __future__ import annotations

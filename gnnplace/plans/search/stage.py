@@ -15,10 +15,10 @@ after every micro-batch. With 3, parameters are also gathered before every forwa
 pass. No exchange overlaps with compute: published runs are nearer to that than to perfect overlap
 (docs/plan.md).
 
-A device holds its state (`costs.memory.state_terms`), what each micro-batch in flight keeps, and
-the largest values at work. Of segments that are recomputed together, all that one run keeps is at
-work at once. Recomputed segments keep what enters them, neighbours of one layer what enters the
-first.
+The memory of a device is its state (`costs.memory.state_terms`), the activations of each
+micro-batch in flight, and the largest working memory. When neighbouring segments are recomputed as
+one run, all activations of the run are working memory at the same time. A recomputed segment saves
+only its inputs; a run of neighbouring segments of one layer saves the inputs of its first segment.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """`BlockCosts`: a captured model whose blocks are priced by a framework's kernels.
 
-Calls of a block that is recognised (`segments.blocks`) take together what the framework's kernels
-take of it: joined products, fused attention, norms with the residual beside them, rotary positions,
-gates, experts, the loss. These are the formulas of `decoders.layer`, block by block, so that a
-decoder costs the same by its blocks as by its sizes. Over shards a call takes as many times its
-captured seconds as the whole block does on one device, and keeps as many times its captured bytes.
+The calls of a recognised block (`segments.blocks`) together cost what the framework's kernels for
+it cost: joined products, fused attention, norms with their residual, rotary positions, gates,
+experts, the loss. These are the formulas of `decoders.layer`, block by block, so that a decoder
+costs the same by its blocks as by its sizes. Over shards the captured seconds and bytes of a call
+are scaled by the factor that the whole block has on one device.
 
-What is not recognised, and attention that is written out, has two prices: the eager kernels that
-were captured, which run if nothing is done about it, and one fused kernel a module, which reads and
-writes what enters and leaves it. `is_fused` says which of them the costs have. Launches of eager
-kernels count as the host's.
+Blocks that are not recognised, and attention that is written out, have two prices: the eager
+kernels that were captured, which is how they run unless somebody changes that, and one fused kernel
+a module, which reads its inputs and writes its results. `is_fused` says which price the costs have.
+Launches of eager kernels count as the host's time.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Blocks of a captured model that a framework has kernels for, by what they compute.
+"""Blocks of a captured model for which a framework has kernels, recognised by what they compute.
 
-Every call of a segment is in one block. A block is a product with parameters (several that read one
-tensor are one joined product), attention (one fused call, or its eager spelling from the product
-that makes scores to the one that takes them), PyTorch's own module of both, a mixture's experts, an
-embedding, a cross entropy, or a run of what lies between these. What lies between is a sum of
+Every call of a segment is in one block. A block is: a product with parameters (several that read
+one tensor are one joined product); attention (one fused call, or the eager calls from the product
+that makes scores to the product that reads them); PyTorch's own module of both; the experts of a
+mixture; an embedding; a cross entropy; or a run of calls between these. Such a run consists of
 *pieces*: norms, residuals, activations, gates, rotary positions of queries and keys, and the choice
-of experts. They are known by structure:
+of experts. Pieces are recognised by their structure:
 
-* a norm is a call of it, or a mean (or variance) and the inverse root of it;
+* a norm is one call, or a mean (or variance) and its inverse root;
 * a residual adds two tensors of equal shapes that come from different products;
-* a gate multiplies an activation with another product's result, or the other half of its own;
-* what makes queries and keys between their product and attention is rotary;
-* what ends in a top-k, or is read by experts beside the stream, chooses experts.
+* a gate multiplies an activation by another product's result, or by the other half of its own;
+* calls between a product and the queries or keys of attention are rotary positions;
+* calls that end in a top-k, or whose result experts read besides the stream, choose experts.
 
-A run with more calls than its pieces need (a scan that is written out, say) is not recognised, nor
-is attention that adds anything but a mask to its scores, nor a call of any kind but these.
+A run with more calls than its pieces need (such as a scan that is written out) is not recognised.
+Neither is attention that adds anything but a mask to its scores, nor any other call.
 
 Names of modules only say where a block is. Complexity: O(calls).
 """

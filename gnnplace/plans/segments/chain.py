@@ -1,8 +1,8 @@
-"""The model as the planner sees it: a chain of segments, and the costs of each on a mesh.
+"""The planner's view of a model: a chain of segments, and the costs of each on a mesh.
 
-A *segment* is a run of calls between two cuts at which few values cross. A *stage* of a plan is a
-run of segments. Where a model has skips over several segments, what skips crosses the cuts between
-and is relayed: it counts in `border`.
+A *segment* is a run of calls between two cuts that few values cross. A *stage* of a plan is a run
+of segments. A skip connection over several segments crosses all cuts between them; its value is
+relayed through the stages, and counts in `border`.
 
 Costs come from a `CostSource`, which prices every segment once for each kind of device, number of
 shards and number of examples. Equal segments share their costs.

@@ -1,11 +1,11 @@
 """A model by its name, or a module, as a chain of segments to plan for.
 
-A batch may be cut into micro-batches and replicas if its loss is the mean of its shares' losses. It
-is followed from the batch's axis to the loss (`tracing.batch.axis`) on four examples cut in two,
-under fake tensors. Of a list of modules that are alike (the same class and parameters) the first
-two stand for all: what they do to the examples, the others do. A mean over counts (of words that
-are no padding) is the mean of the shares' only where every share counts as many, which a notice
-says; a sum is refused.
+A batch may be split into micro-batches and replicas if its loss is the mean of the parts' losses.
+This is checked by following the batch axis through the model to the loss (`tracing.batch.axis`),
+under fake tensors, with four examples split in two. In a list of identical modules (the same class
+and parameters) the first two stand for all, since the others do the same to the examples. A mean
+over counts, such as of words without padding, is the mean of the parts' only if every part counts
+the same number, which a notice says. A sum is refused.
 """
 
 from __future__ import annotations

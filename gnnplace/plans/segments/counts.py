@@ -1,14 +1,15 @@
-"""Means over counts, such as of words that are no padding: what every micro-batch weighs.
+"""Weights of micro-batches whose losses are means over counts, such as of words without padding.
 
 Let micro-batch k of all M have the loss l_k = s_k / n_k, n_k a count that follows from its inputs
 alone. The loss of the batch is (sum of s_k) / N with N = sum of n_k, not the mean of the l_k; it is
-the mean of w_k l_k with w_k = M n_k / N, and so are its gradients. The weights are 1 where all
-count alike, to the last bit.
+the mean of w_k l_k with w_k = M n_k / N, and so are its gradients. If all counts are equal, the
+weights are exactly 1.
 
-This repairs a loss all of whose terms are such means, times or over numbers: `cross_entropy` or
-`nll_loss` of classes, or what is divided by a sum that inputs alone make; where terms count
-otherwise, their counts must have the same shares of the batch's. In any other loss (a mean over
-counts beside one over examples) all counts must be equal. `weights` checks both at every step.
+This corrects a loss if all of its terms are such means, possibly scaled: `cross_entropy` or
+`nll_loss` of classes, or a quotient whose divisor is a sum that depends on inputs alone. Terms with
+different counts must split them over the micro-batches in the same shares. In any other loss (a
+mean over counts plus one over examples) all counts must be equal. `weights` checks this at every
+step.
 """
 
 from __future__ import annotations

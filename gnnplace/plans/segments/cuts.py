@@ -1,14 +1,15 @@
-"""Where a model's calls can be cut into stages, and which runs of calls are equal.
+"""Positions at which a model's calls can be cut into stages, and runs of calls that are equal.
 
-Position p is between calls p - 1 and p. What crosses it are the values that calls before made from
-parameters and calls from p on read; views of one tensor count once. Values that come from inputs,
-buffers and constants alone (masks, positions) do not cross: every stage makes its own.
+Position p is between calls p - 1 and p. It is crossed by the values that earlier calls computed
+from parameters and that calls from p on read; views of one tensor count once. Values that come from
+inputs, buffers and constants alone (masks, positions) do not cross: every stage computes its own.
 
-A cut is a position that no fewer values cross nearby: before and after a block of a transformer one
-tensor, inside two and more; in the decoder of a translator also what the encoder made; in a U-Net
-also the skips. Between two narrower places it is one only if a good part of the model's products
-is between them (`LARGE`): inside of one attention a stage never begins, and its split over shards
-stays in one piece. What has neither parameters nor a product goes with the run before it.
+A cut is a position where the number of crossing values has a local minimum. Before and after a
+block of a transformer that is one tensor, inside two or more; in the decoder of a translator the
+encoder's result crosses too, in a U-Net the skips. A wider minimum between two narrower ones is a
+cut only if a good part of the model's products is between these (`LARGE`). So a stage never begins
+inside one attention, whose split over shards is found as a whole. A run with neither parameters nor
+a product joins the run before it.
 
 Runs with equal calls, shapes and wiring are of one kind.
 """

@@ -1,15 +1,15 @@
-"""The parts of a model's calls on meshes: their kernels, and the seconds that these take.
+"""The kernels of a call's shard on a mesh, and their seconds.
 
-The sizes of a call's kernels are products of its axes, their bytes sums of such products. An axis
-that is divided by t shards, and the axis of the examples, come into each of them at most once, so
-that a size is a polynomial of degree one in the number of examples and in 1 / t:
+The sizes of a call's kernels are products of axes, and their bytes are sums of such products. Each
+product contains the axis that is divided by t shards, and the axis of examples, at most once. So a
+size is a polynomial of degree one in the number of examples and in 1 / t:
 
     s(e, 1/t) = a + b e + c / t + d e / t.
 
-Recordings at two numbers of examples and two numbers of shards therefore determine all others. What
-two axes of shards divide along two labels is recorded as it is. Where the ops of the recordings
-differ (a copy that one of them does not need), the part that is asked for is recorded itself. A sum
-over an axis of one, or its copy, is counted there too; it takes next to nothing. Complexity: at
+Recordings at two numbers of examples and two numbers of shards therefore determine all others.
+There are two exceptions, where the requested shard is recorded itself: two axes of shards that
+divide two labels, and recordings whose ops differ (a copy that only one of them needs). Sums over
+an axis of length one, and copies of it, are counted too; they take almost no time. Complexity: at
 most four recordings a call and split, instead of one for every micro-batch and mesh.
 """
 

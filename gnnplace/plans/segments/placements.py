@@ -1,11 +1,11 @@
 """The split of parameters and calls over shards, in the words of a plan's file.
 
-A plan names, for every parameter and every call whose result is not whole, what each dimension of
-the mesh does with it, as DTensor's placements do: R (each has all of it), S and an axis (a part), P
-(a summand); `S0/3` cuts each of three groups of the axis, as in queries, keys and values side by
-side. The first dimension is that of the replicas, the others those of outer and inner shards; one
-axis of shards is the inner one. Where several labels of a call give its result the same place, the
-label follows: `P:in`.
+For every parameter, and every call whose result is not replicated, a plan gives its placement on
+each dimension of the mesh, as DTensor's placements do: R (replicated), S and an axis (sharded), P
+(a partial sum). `S0/3` shards each of three groups of axis 0, such as joined queries, keys and
+values. The first dimension of the mesh is that of replicas, the others are outer and inner shards;
+a single axis of shards is the inner one. If several labels of a call would give its result the same
+placement, the label follows: `P:in`.
 """
 
 from __future__ import annotations

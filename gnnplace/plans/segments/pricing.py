@@ -1,12 +1,12 @@
-"""`ModelCosts`: what the segments of a captured model take, from the tables of `gnnplace.costs`.
+"""`ModelCosts`: prices of the segments of a captured model, from the tables of `gnnplace.costs`.
 
 Over shards each segment is split on its own (`segments.splits`). Examples are split over shards
-only where a choice asks for it: that is what replicas are for. Equal segments are solved once.
+only if a choice asks for it, since that is what replicas do. Equal segments are solved once.
 
-A pass of a segment takes the larger of its kernels with the gaps between them and what the host
-takes to launch them (`costs.floors`), plus the collectives of its split. Beside those of calls
-these are sums of gradients, buffers that are changed, and an update of every parameter, whose
-launches begin while the backward pass keeps the device busy.
+A pass of a segment takes the larger of two times (its kernels with the gaps between them, and the
+host's time to launch them; `costs.floors`), plus the collectives of its split. Besides the calls
+there are sums of gradients, changes of buffers, and the update of every parameter, whose launches
+begin while the backward pass still keeps the device busy.
 """
 
 from __future__ import annotations

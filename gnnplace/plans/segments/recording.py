@@ -1,9 +1,9 @@
 """Recordings of a part of one call: kernels of its passes, and what it keeps for backward.
 
-The call runs on fake tensors of a device's part of its operands, under a dispatch mode. Then its
-gradients run, once with respect to what other calls made (I) and once with respect to everything.
-What the second takes beyond the first is the time of the gradients of weights (W). These can wait
-only where they are a product's (`QUEUED`); elsewhere they count with I.
+The call runs on fake tensors of a device's shards of its operands, under a dispatch mode. Then its
+gradients run twice: with respect to the results of other calls (I), and with respect to everything.
+The difference between the two is the time of the gradients of weights (W). Only those of products
+(`QUEUED`) can be delayed; all others count with I.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`SizedModelCosts`: a captured decoder whose layers take what their sizes say.
+"""`SizedModelCosts`: a captured decoder whose layers are priced by its sizes.
 
-A decoder of `transformers` is captured so that it can run, and known by its sizes, which a
-framework's own kernels are priced by: fused attention, norms with the residual beside them, joined
-products. Every layer takes what `decoders.costs` says of it. Its segments share this as they share
-what was captured of the layer: seconds by captured seconds, bytes by captured bytes. A split that
-the sizes do not know (a free one) takes as many times the nearest known one as it does captured.
+A decoder of `transformers` is captured so that it can run. Its prices come from its sizes and the
+framework's own kernels: fused attention, norms with their residual, joined products. Every layer
+costs what `decoders.costs` says. Its segments divide these seconds in proportion to their captured
+seconds, and bytes in proportion to their captured bytes. A split that has no price by sizes costs
+the price of the nearest one that has, times the ratio of their captured prices.
 
 The chain of such a model carries the framework; its answers are those of the sizes alone wherever
 stages have whole layers.

@@ -1,13 +1,15 @@
 """`SegmentProblem`: the split of one segment over shards, by exact elimination.
 
-The search of `gnnplace.sharding` (PaSE, arXiv 2407.04001) with the prices of plans: an operation's
-cost is that of the kernels of its part, forward and backward, those between operations are
-collectives. What enters and leaves the segment is whole on every shard, or cut along its tokens
-or examples. Two axes of shards have a style each, which says what each call may have; one axis has
-all but examples, of which a style bars some.
-Beside the seconds of a micro-batch a `SplitChoice` weighs, for every configuration of a call,
-seconds once a step (sums over shards of the gradients of what each has whole), bytes of state and
-bytes kept. Tables are made once; a choice changes their weights alone.
+This is the search of `gnnplace.sharding` (PaSE, arXiv 2407.04001) with the prices of plans. The
+cost of an operation is that of its shard's kernels, forward and backward; the cost between two
+operations is that of collectives. Inputs and outputs of the segment are whole on every shard, or
+split along tokens or examples. With two axes of shards, a style for each axis limits the
+configurations of every call. With one axis, all configurations are allowed except those over
+examples and those that a style excludes.
+
+Besides the seconds of a micro-batch, a `SplitChoice` weighs, for every configuration of a call, the
+seconds that occur once a step (sums over shards of the gradients of replicated parameters), the
+bytes of state and the saved bytes. Tables are made once; a choice only changes their weights.
 """
 
 from __future__ import annotations

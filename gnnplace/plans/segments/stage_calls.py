@@ -1,14 +1,15 @@
-"""A model's calls cut into the stages of a plan, at any call.
+"""Cuts a model's calls into the stages of a plan, at any call.
 
-What crosses from a stage to the next are the values that earlier stages made from parameters and
-later ones read; a value that skips stages is handed through each of them. What comes from inputs,
-buffers and constants alone (masks, positions) is made by every stage that reads it. What only keeps
-a buffer up to date goes with the call after it.
+Between two stages, the values cross that earlier stages compute from parameters and later stages
+read; a value that skips stages is passed through each of them. Values that come from inputs,
+buffers and constants alone (masks, positions) are computed by every stage that reads them. A call
+that only updates a buffer belongs to the stage of the call after it.
 
-Random numbers do not depend on who draws them. Dropout draws from the process's generator, so that
-stages, shards and recomputation would all draw others. Before every op that draws, by what torch
-says of the op, the generator is seeded by the step, the micro-batch and the number of the draw. The
-same is done to the user's model when it is compared (`drawn_alike`), whose draws are the same ones.
+Random numbers do not depend on the device that draws them. Dropout draws from the process's
+generator, so that stages, shards and recomputation would otherwise draw different numbers. Before
+every op that torch marks as random, the generator is seeded by the step, the micro-batch and the
+number of the draw. The same is done to the user's model when results are compared (`drawn_alike`),
+so that both draw the same numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A captured model on another host or other links, by which explanations tell parts apart.
+"""A captured model on another host or other links, with which explanations separate causes.
 
-What `costs.frameworks.variants` is for models that a framework prices by their sizes.
+It is for captured models what `costs.frameworks.variants` is for models priced by their sizes.
 """
 
 from __future__ import annotations
