@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ from gnnplace.bench.submissions import (
     read_submission,
 )
 from gnnplace.bench.summary import HELD_OUT, by_clock, unseen_rows
-from gnnplace.bench.tables import Grid, standings_grid, unit_of_rows
+from gnnplace.bench.tables import standings_grid, unit_of_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
+from gnnplace.report import TextTable, as_markdown, text_table
 
 HERE = Path(__file__).parent
 RESULTS, SUBMITTED = HERE / "results", HERE / "submissions"
@@ -170,12 +172,13 @@ def _best_known_line(rows: Sequence[Row], submitted: Sequence[Row], best: Best) 
     return f"{text}."
 
 
-def _ranking(rows: Sequence[Row], best: Best, title: str) -> Grid:
+def _ranking(rows: Sequence[Row], best: Best, title: str) -> TextTable:
     """Return the standings of complete methods, the best first, with what they are and cost."""
     grid = standings_grid(standings(rows, best), RIVAL, title, unit_of_rows(rows))
     first = {str(row["placer"]): row for row in rows}
-    place = grid.headings.index("over best known")
-    lines = sorted(grid.lines, key=lambda line: (line[place] == "-", line[place]))
+    names = grid.shown().headings
+    place = names.index("over best known")
+    lines = sorted(grid.rows, key=lambda line: (line[place] == "-", line[place]))
     extra = []
     for line in lines:
         members = [row for row in rows if row["placer"] == line[0]]
@@ -196,8 +199,8 @@ def _ranking(rows: Sequence[Row], best: Best, title: str) -> Grid:
                 f"{len(seen)} of {len({row['problem'] for row in members})}",
             ]
         )
-    headings = (*grid.headings, "processor s", "parameters", "training h", "seen")
-    return Grid(title, headings, extra)
+    headings = (*names, "processor s", "parameters", "training h", "seen")
+    return text_table(title, headings, extra)
 
 
 def _budget_of(line: Sequence[str], row: Row) -> bool:
@@ -221,15 +224,15 @@ def _unranked(entries: Sequence[Coverage], best: Best) -> list[str]:
         rows.append([*cells, "; ".join(entry.reasons)])
     headings = ("placer", "budget", "over best known", "rows", "why it is not ranked")
     return _table(
-        Grid("Not ranked", headings, sorted(rows, key=lambda cells: cells[2]))
+        text_table("Not ranked", headings, sorted(rows, key=lambda cells: cells[2]))
     )
 
 
-def _table(grid: Grid) -> list[str]:
+def _table(grid: TextTable) -> list[str]:
     """Return a table with its title as a line of text; nothing for one without lines."""
-    if not grid.lines:
+    if not grid.rows:
         return []
-    return [f"{grid.title}:", "", *grid.markdown()[2:]]
+    return [f"{grid.title}:", "", as_markdown(grid)]
 
 
 def headline_lines() -> list[str]:
@@ -252,9 +255,7 @@ def headline_lines() -> list[str]:
         if grids := headline_grids(shown):
             count = len({row["problem"] for row in shown})
             what = HELD_OUT_NAMES[column] if column else grids[0].title
-            lines += _table(
-                Grid(f"{what}: {count} problems", grids[0].headings, grids[0].lines)
-            )
+            lines += _table(replace(grids[0], title=f"{what}: {count} problems"))
     return lines
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from gnnplace.bench.standings import step_times
 from gnnplace.bench.statistics import geometric_interval
-from gnnplace.bench.tables import Grid, interval_text
-from gnnplace.report import Axis, Series, chart
+from gnnplace.bench.tables import interval_text
+from gnnplace.report import Axis, Series, TextTable, chart, text_table
 from gnnplace.units import milliseconds_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ FARTHEST = 20.0  # ratio at either end of the picture
 Row = Mapping[str, Any]
 
 
-def headline_grids(rows: Sequence[Row]) -> list[Grid]:
+def headline_grids(rows: Sequence[Row]) -> list[TextTable]:
     """Return all machines in one table, then a table a machine.
 
     The list is empty without rows of data parallelism.
@@ -82,7 +82,7 @@ def _ratios(times: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, flo
     }
 
 
-def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> Grid:
+def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> TextTable:
     ratios = [_ratios(_times(machine_rows)) for machine_rows in machines.values()]
     all_rows = [row for machine_rows in machines.values() for row in machine_rows]
     lines = []
@@ -107,7 +107,7 @@ def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> Grid:
         "failed",
     )
     ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
-    return Grid("Step time over data parallelism, predicted", heads, ordered)
+    return text_table("Step time over data parallelism, predicted", heads, ordered)
 
 
 def _beside(rows: Sequence[Row]) -> list[str]:
@@ -135,7 +135,7 @@ def _beside(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
+def _of_machine(rows: Sequence[Row], machine: str) -> TextTable:
     """Return the table of step times of every method and model on a machine."""
     times = _times(rows)
     ratios = _ratios(times)
@@ -150,7 +150,7 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
         )
     heads = ("method", *(names[p] for p in models), "over data parallelism")
     ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
-    return Grid(f"Step times on {machine}, ms, predicted", heads, ordered)
+    return text_table(f"Step times on {machine}, ms, predicted", heads, ordered)
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,6 @@ from gnnplace.bench.standings import (
 )
 from gnnplace.bench.statistics import Interval
 from gnnplace.bench.tables import (
-    Grid,
     Profile,
     performance_profiles,
     standings_grid,
@@ -45,7 +45,17 @@ from gnnplace.bench.tables import (
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.report import Axis, Series, chart, html, svg
+from gnnplace.report import (
+    Axis,
+    Series,
+    TextTable,
+    as_markdown,
+    boxed,
+    chart,
+    html,
+    html_parts,
+    svg,
+)
 
 if TYPE_CHECKING:
     from gnnplace.report import Picture
@@ -64,7 +74,7 @@ class Section:
 
     name: str
     title: str
-    grids: Sequence[Grid]
+    grids: Sequence[TextTable]
     plots: dict[str, str]
 
 
@@ -78,10 +88,10 @@ def page(sections: Sequence[Section], note: str, origin: str) -> str:
     """
     parts = [html.paragraph(note), html.links([section.name for section in sections])]
     for section in sections:
-        first, *further_grids = [grid.html() for grid in section.grids]
+        first, *further = [html_parts(grid, level=3) for grid in section.grids]
         plots = [html.figure(svg) for svg in section.plots.values()]
         title = html.heading(section.title, anchor=section.name)
-        parts += [title, first, *plots, *further_grids]
+        parts += [title, *first, *plots, *chain.from_iterable(further)]
     return html.page("gnnplace bench", [*parts, html.footer(origin)])
 
 
@@ -287,8 +297,8 @@ def print_standings(
     ]
     for section in sections:
         for grid in section.grids:
-            if len(grid.headings) <= WIDEST:
-                out.print(grid.table())
+            if len(grid.columns) <= WIDEST:
+                out.print(*boxed(grid))
     out.print(NOTE)
     if folder is not None:
         _write(Path(folder), sections, _origin(rows))
@@ -328,7 +338,7 @@ def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:
         stem = results_file(folder, section.name).with_suffix("")
         text += [f"## {section.title}", ""]
         for grid in section.grids:
-            text += grid.markdown()
+            text += [f"### {grid.title}", "", as_markdown(grid)]
         for plot_name, picture in section.plots.items():
             write_text(f"{stem}-{plot_name}.svg", picture)
             text += [f"![{plot_name}]({stem.name}-{plot_name}.svg)", ""]

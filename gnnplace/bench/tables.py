@@ -9,8 +9,6 @@ over the rival's geometric mean where it did not run with s, as of constructions
 geometric mean of ratios with a 95 % bootstrap interval over problems and seeds; pairs remove what
 makes one problem harder than another. Where the interval holds 1 the two cannot be told apart.
 
-``Grid``: a table of texts, and the same table for a terminal, for Markdown and for HTML.
-
 Performance profiles (Dolan and Moré, Mathematical Programming 91, 2002).
 
 For each placer, the share of problems that it solves within a factor of the best known step time.
@@ -27,7 +25,6 @@ from math import isnan
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from gnnplace.bench.rows import STEPS, unit_of
 from gnnplace.bench.standings import (
@@ -42,7 +39,7 @@ from gnnplace.bench.standings import (
 )
 from gnnplace.bench.statistics import Interval, nested_geometric_interval
 from gnnplace.measurements import FEWEST, agreement
-from gnnplace.report import Html, heading, table
+from gnnplace.report import TextTable, text_table
 
 LABELS = ("family", "cluster")
 Row = Mapping[str, Any]
@@ -221,7 +218,9 @@ Best = Mapping[ProblemId, BestKnown]
 LONGEST = 80  # letters of a reason
 
 
-def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Grid]:
+def tables(
+    rows: Sequence[Row], best: Best, rival: str, heading: str
+) -> list[TextTable]:
     """Return all tables that the rows have something to say in; standings are the first.
 
     Args:
@@ -241,7 +240,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
         _fidelity_grid(rows),
         _failure_grid(rows),
     ]
-    return [grid for grid in grids if grid.lines]
+    return [grid for grid in grids if grid.rows]
 
 
 def unit_of_rows(rows: Iterable[Row]) -> str:
@@ -253,7 +252,7 @@ def unit_of_rows(rows: Iterable[Row]) -> str:
 
 def standings_grid(
     found: Sequence[Standing], rival: str, heading: str, unit: str = "s"
-) -> Grid:
+) -> TextTable:
     """Return the table of everybody against the best known and the portfolio.
 
     Args:
@@ -270,7 +269,7 @@ def standings_grid(
         "pooled",
     )
     headings += (f"won/lost/tied ({rival})", "infeasible", "seconds")
-    return Grid(
+    return text_table(
         heading, headings, [_standing_line(standing, unit) for standing in found]
     )
 
@@ -289,7 +288,7 @@ def _standing_line(standing: Standing, unit: str) -> list[str]:
     ]
 
 
-def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
+def _pairing_grid(rows: Sequence[Row], rival: str) -> TextTable:
     title = f"Paired: step time over {rival}'s at the same budget"
     headings = (
         "placer",
@@ -311,10 +310,10 @@ def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
         ]
         for pairing in pairings(rows, rival)
     ]
-    return Grid(title, headings, lines)
+    return text_table(title, headings, lines)
 
 
-def control_grid(rows: Sequence[Row]) -> Grid:
+def control_grid(rows: Sequence[Row]) -> TextTable:
     """Return the learned placers beside their controls."""
     unit = unit_of_rows(rows)
     lines = [
@@ -334,12 +333,12 @@ def control_grid(rows: Sequence[Row]) -> Grid:
         "step time over the control's",
         "families",
     )
-    return Grid(
+    return text_table(
         "Beside the controls, paired and bootstrapped over families", headings, lines
     )
 
 
-def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
+def _profile_grid(rows: Sequence[Row], best: Best) -> TextTable:
     headings = ("placer", "budget", *(f"{factor:g}" for factor in FACTORS), "ever")
     unit = unit_of_rows(rows)
     lines = [
@@ -351,10 +350,12 @@ def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
         ]
         for profile in performance_profiles(rows, best)
     ]
-    return Grid("Share of problems within a factor of the best known", headings, lines)
+    return text_table(
+        "Share of problems within a factor of the best known", headings, lines
+    )
 
 
-def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
+def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> TextTable:
     ratios = breakdown(rows, best, label)
     entrants = {who: None for means in ratios.values() for who in means}
     unit = unit_of_rows(rows)
@@ -365,10 +366,10 @@ def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
         ]
         for who in sorted(entrants, key=lambda who: (who[1], who[0]))
     ]
-    return Grid(f"Over best known, by {label}", ("placer", *ratios), lines)
+    return text_table(f"Over best known, by {label}", ("placer", *ratios), lines)
 
 
-def _fidelity_grid(rows: Sequence[Row]) -> Grid:
+def _fidelity_grid(rows: Sequence[Row]) -> TextTable:
     """Return predictions beside runs, for every problem of which enough placements were run."""
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
@@ -396,10 +397,10 @@ def _fidelity_grid(rows: Sequence[Row]) -> Grid:
             lines.append(
                 [problem, str(fidelity.pairs), f"{fidelity.spearman:.3f}", *shares]
             )
-    return Grid(title, headings, lines)
+    return text_table(title, headings, lines)
 
 
-def _failure_grid(rows: Sequence[Row]) -> Grid:
+def _failure_grid(rows: Sequence[Row]) -> TextTable:
     reasons = Counter(
         (row["placer"], _short(row["error"])) for row in rows if row.get("error")
     )
@@ -407,7 +408,7 @@ def _failure_grid(rows: Sequence[Row]) -> Grid:
         [placer, reason, str(count)]
         for (placer, reason), count in sorted(reasons.items())
     ]
-    return Grid("Failed cells", ("placer", "reason", "cells"), lines)
+    return text_table("Failed cells", ("placer", "reason", "cells"), lines)
 
 
 def _short(text: str) -> str:
@@ -416,42 +417,6 @@ def _short(text: str) -> str:
     if len(text) <= LONGEST:
         return text
     return f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table.
-
-    Attributes:
-        title: One line.
-        headings: The headings of the columns; the first column is a name, the others are figures.
-        lines: The lines of cells, as many as headings.
-    """
-
-    title: str
-    headings: Sequence[str]
-    lines: Sequence[Sequence[str]]
-
-    def table(self) -> Table:
-        """Return the table for a terminal."""
-        shown = Table(title=self.title, title_justify="left")
-        for i, text in enumerate(self.headings):
-            shown.add_column(text, justify="right" if i else "left")
-        for line in self.lines:
-            shown.add_row(*line)
-        return shown
-
-    def markdown(self) -> list[str]:
-        """Return lines of Markdown, with the title as a heading."""
-        rule = "|---|" + "---:|" * (len(self.headings) - 1)
-        rows = [f"| {' | '.join(line)} |" for line in (self.headings, *self.lines)]
-        return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
-
-    def html(self) -> Html:
-        """Return a heading and a table as HTML."""
-        return Html(
-            heading(self.title, level=3) + "\n" + table(self.headings, self.lines)
-        )
 
 
 def interval_text(interval: Interval | None, form: str = ".3f") -> str:

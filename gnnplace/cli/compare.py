@@ -8,7 +8,13 @@ from typing import Any
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, names_in, print_answer, say
+from gnnplace.cli.console import (
+    check_output,
+    names_in,
+    print_answer,
+    say,
+    show_answer,
+)
 from gnnplace.cli.options import (
     capture_options,
     constraints_of,
@@ -18,12 +24,10 @@ from gnnplace.errors import InputError, MissingExtraError
 from gnnplace.problem import Problem
 from gnnplace.report import (
     baseline_lines,
-    comparison_table,
+    comparison_answer,
     from_simulation,
-    interval_row,
-    interval_table,
+    interval_answer,
     make_row,
-    summary_lines,
     with_best_bound,
     write_trace,
 )
@@ -50,9 +54,8 @@ def run(args: Namespace) -> int:
     )
     problem = gnnplace.limited(problem, constraints)
     gnnplace.warm(names or None, progress=say, num_ops=problem.num_ops)
-    title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == gnnplace.THROUGHPUT:
-        return _compare_intervals(problem, names, args, title, device_limit)
+        return _compare_intervals(problem, names, args, device_limit)
     how: dict[str, Any] = {
         "budget": args.budget,
         "seed": args.seed,
@@ -63,14 +66,7 @@ def run(args: Namespace) -> int:
     rows = with_best_bound([make_row(result) for result in results])
     _write_views(args, problem, results)
     may_split = constraints.max_devices != 1
-    print_answer(
-        args,
-        lambda: {"problem": problem.name, "rows": [row.data() for row in rows]},
-        lambda: [
-            comparison_table(rows, title),
-            *summary_lines(rows, may_split=may_split),
-        ],
-    )
+    show_answer(args, comparison_answer(problem, rows, may_split=may_split))
     return 0
 
 
@@ -103,7 +99,6 @@ def _compare_intervals(
     problem: Problem,
     names: list[str],
     args: Namespace,
-    title: str,
     asked: gnnplace.Constraints,
 ) -> int:
     gnnplace.warm(["best"], gnnplace.THROUGHPUT, say)
@@ -111,9 +106,7 @@ def _compare_intervals(
     results = gnnplace.compare_intervals(
         problem, names or None, constraints=asked, **how
     )
-    rows = [interval_row(result) for result in results]
-    data = {"problem": problem.name, "rows": rows}
-    print_answer(args, lambda: data, lambda: [interval_table(results, title)])
+    show_answer(args, interval_answer(problem, results))
     return 0
 
 

@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from gnnplace.measurements import MeasurementStore
     from gnnplace.problem import Problem
+    from gnnplace.report import Answer
 
 STDOUT = 1  # its descriptor
 WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS``
@@ -94,12 +96,19 @@ def print_answer(
         print_json(data())
         return
     parts = list(lines())
-    if all(isinstance(part, str) for part in parts):
+    if set(map(type, parts)) <= {str}:
         print_lines(*parts)
         return
     out = console()
     for part in parts:
         out.print(part, soft_wrap=isinstance(part, str))
+
+
+def show_answer(args: Namespace, answer: Answer) -> None:
+    """Print an answer from its description."""
+    from gnnplace.report import as_json, as_terminal
+
+    print_answer(args, partial(as_json, answer), partial(as_terminal, answer))
 
 
 def print_lines(*lines: str) -> None:

@@ -14,7 +14,7 @@ from gnnplace.cli.options import (
     AUTO,
     capture_options,
 )
-from gnnplace.report import comparison_table, eager_line, summary_lines
+from gnnplace.report import boxed, comparison, eager_line, summary_lines
 from gnnplace.units import seconds_text
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def _print(road: Road) -> None:
     out = console()
     problem = road.problem
     if road.chosen is not None:
-        out.print(sizes_table(road.sizes, road.chosen))
+        out.print(*boxed(sizes_table(road.sizes, road.chosen)))
     title = (
         f"{problem.name}: {len(road.program.ops)} captured ops, {problem.num_ops} after "
         f"grouping, on {road.walking.cluster}"
     )
-    out.print(comparison_table(road.rows, title))
+    out.print(*boxed(comparison(road.rows, title)))
     if road.eager:
         eager = [eager_line(road.eager)]
     else:

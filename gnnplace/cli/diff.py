@@ -7,15 +7,14 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_answer
+from gnnplace.cli.console import check_output, print_answer, show_answer
 from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.plans import is_plan, read_plan
 from gnnplace.problem import Placement, Problem
 from gnnplace.report import (
-    difference_data,
+    difference_answer,
     difference_lines,
-    difference_parts,
     from_simulation,
     moved_between,
     write_placements,
@@ -35,9 +34,7 @@ def run(args: Namespace) -> int:
     difference = gnnplace.difference(first, first_placement, second_placement, second)
     if args.html is not None or args.trace is not None:
         _write_views(args, first, first_placement, second, second_placement)
-    print_answer(
-        args, lambda: difference_data(difference), lambda: difference_parts(difference)
-    )
+    show_answer(args, difference_answer(difference))
     return 0
 
 

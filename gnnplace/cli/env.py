@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from jsonargparse import Namespace
-from rich.table import Table
 
 import gnnplace
-from gnnplace.cli.console import console, print_json
+from gnnplace.cli.console import print_answer
+from gnnplace.report import Column, Table, boxed
 
 
 def run(args: Namespace) -> int:
     """Print the environment."""
     environment = gnnplace.environment()
-    if args.json:
-        print_json(environment)
-        return 0
-    table = Table("what", "value", show_header=False)
-    for part, values in environment.items():
-        for name, value in values.items():
-            table.add_row(f"{part}: {name}", str(value))
-    console().print(table)
+    rows = [
+        (f"{part}: {name}", str(value))
+        for part, values in environment.items()
+        for name, value in values.items()
+    ]
+    table = Table(
+        columns=[
+            Column("what", itemgetter(0), words=True),
+            Column("value", itemgetter(1), words=True),
+        ],
+        rows=rows,
+    )
+    print_answer(args, lambda: environment, lambda: boxed(table))
     return 0

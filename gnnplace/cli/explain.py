@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import print_answer, say
+from gnnplace.cli.console import print_answer, say, show_answer
 from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.errors import InputError
 
@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
         raise InputError("--measured: is of a plan; give its file alone")
     # Words of a launch file and plans need no placer, whose kernels take a while to import.
     from gnnplace.cli.placed import read_placed
-    from gnnplace.report import explanation_data, explanation_parts
+    from gnnplace.report import explanation_answer
 
     problem, placement, constraints = read_placed(args, args.placement)
     # A name without --op or --module is an op's if there is such an op, else a module's.
@@ -48,11 +48,7 @@ def run(args: Namespace) -> int:
         constraints=constraints,
         loosen=search if args.loosen else None,
     )
-    print_answer(
-        args,
-        lambda: explanation_data(explanation),
-        lambda: explanation_parts(explanation),
-    )
+    show_answer(args, explanation_answer(explanation))
     return 0
 
 
@@ -72,17 +68,11 @@ def _show_words(args: Namespace) -> int:
 def _explain_plan(args: Namespace) -> int:
     """Explain a plan, whose file alone was given."""
     from gnnplace.explaining import LaunchExplanation
-    from gnnplace.report import (
-        launch_explanation_data,
-        launch_explanation_lines,
-        plan_explanation_data,
-        plan_explanation_lines,
-    )
+    from gnnplace.report import launch_explanation_answer, plan_explanation_answer
 
     if gnnplace.is_launch_file(args.what):
         launch = _explain_launch_file(args)
-        lines = launch_explanation_lines(launch, args.what, args.cluster)
-        print_answer(args, lambda: launch_explanation_data(launch), lambda: lines)
+        show_answer(args, launch_explanation_answer(launch, args.what, args.cluster))
         return 0
     explanation = gnnplace.explain_plan(
         gnnplace.read_plan(args.what),
@@ -94,14 +84,9 @@ def _explain_plan(args: Namespace) -> int:
     # A plan in words is explained as the launch file that it would be.
     if isinstance(explanation, LaunchExplanation):
         cluster = explanation.answer.setting.cluster.name
-        lines = launch_explanation_lines(explanation, args.what, cluster)
-        print_answer(args, lambda: launch_explanation_data(explanation), lambda: lines)
+        show_answer(args, launch_explanation_answer(explanation, args.what, cluster))
         return 0
-    print_answer(
-        args,
-        lambda: plan_explanation_data(explanation),
-        lambda: plan_explanation_lines(explanation),
-    )
+    show_answer(args, plan_explanation_answer(explanation))
     return 0
 
 

@@ -10,8 +10,8 @@ from gnnplace.cli.console import (
     names_in,
     open_store,
     output_folder,
-    print_json,
     say,
+    show_answer,
 )
 from gnnplace.cli.numbers import from_args
 from gnnplace.cli.options import (
@@ -22,7 +22,7 @@ from gnnplace.foreign import check_installed
 
 def run(args: Namespace) -> int:
     """Measure placements, compare them with predictions, calibrate, print and write."""
-    from gnnplace.report import study_data, study_lines, study_table, write_study
+    from gnnplace.report import study_answer, write_study
     from gnnplace.run.measuring import FidelityOptions
 
     check_installed("torch", "matplotlib")  # its page has pictures
@@ -37,14 +37,9 @@ def run(args: Namespace) -> int:
         store=store,
         progress=say,
     )
-    if args.json:
-        print_json(study_data(study))
-    else:
-        out = console()
-        out.print(study_table(study))
-        for line in study_lines(study):
-            out.print(line, soft_wrap=True)
-        out.print(
+    show_answer(args, study_answer(study))
+    if not args.json:
+        console().print(
             f"written to {args.output}: fidelity.html, fidelity.json, calibration.json, "
             "problem.json and cluster.yaml (calibrated, for place)",
             soft_wrap=True,

@@ -23,7 +23,7 @@ from gnnplace.measurements import (
     open_store,
     write_calibration,
 )
-from gnnplace.report import calibration_table, runs_table
+from gnnplace.report import boxed, calibration_table, run_table, table_data
 
 ACTIONS = ("list", "export", "prune", "calibrate")
 
@@ -69,13 +69,12 @@ def _instant(text: str | None) -> str | None:
 
 
 def _list(store: MeasurementStore, runs: list[StoredRun], *, as_json: bool) -> int:
+    table = run_table(runs, f"{len(runs)} runs in {store.url}, the newest first")
     if as_json:
-        for run in runs:
-            print_json(asdict(run) | {"step_time": run.step_time})
+        for row in table_data(table):
+            print_json(row)
         return 0
-    console().print(
-        runs_table(runs, f"{len(runs)} runs in {store.url}, the newest first")
-    )
+    console().print(*boxed(table))
     return 0
 
 
@@ -120,7 +119,7 @@ def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -
         store, selection, clock=args.clock, seed=args.seed, progress=say
     )
     out = console(output)
-    out.print(calibration_table(calibrated))
+    out.print(*boxed(calibration_table(calibrated)))
     out.print(f"calibration: {calibrated.calibration}", soft_wrap=True)
     write_calibration(output, calibrated.calibration, calibrated.overlap)
     out.print(f"written to {output}: for profile and place --calibration")

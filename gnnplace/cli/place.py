@@ -48,7 +48,7 @@ from gnnplace.report import (
     check_table,
     interval_keys,
     memory_lines,
-    placement_rows,
+    placement_table,
     write_table,
 )
 from gnnplace.units import bytes_text
@@ -181,7 +181,7 @@ def run(args: Namespace) -> int:
 def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
     """Write the placement as a table, a page and traces, where these are asked for."""
     if args.table is not None:
-        write_table(args.table, *placement_rows(problem, result.placement))
+        write_table(args.table, placement_table(problem, result.placement))
     if args.html is not None:
         gnnplace.write_page(args.html, problem, [result])
     if args.trace is not None:
@@ -348,10 +348,10 @@ def _chosen_size(
         raise InputError(
             "--microbatches auto finds the shortest step; with --objective throughput give a number"
         )
-    from gnnplace.report import sizes_table
+    from gnnplace.report import boxed, sizes_table
 
     gnnplace.warm([args.placer], progress=say)
     sized_model = gnnplace.SizedModel(args.what, args.cluster, options, correct, say)
     sizes, best = gnnplace.choose_microbatches(sized_model, place)
-    console(args.output).print(sizes_table(sizes, best))
+    console(args.output).print(*boxed(sizes_table(sizes, best)))
     return best

@@ -16,6 +16,7 @@ from gnnplace.cli.console import (
     print_json,
     print_lines,
     say,
+    show_answer,
 )
 from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.cli.numbers import from_args
@@ -43,7 +44,10 @@ from gnnplace.plans import (
     training_of,
 )
 from gnnplace.report import (
+    Answer,
+    Lines,
     PlanCost,
+    as_terminal,
     batch_data,
     batch_lines,
     check_table,
@@ -51,21 +55,20 @@ from gnnplace.report import (
     cost_lines,
     cost_of_plan,
     costs_of_plans,
-    fit_data,
-    fit_lines,
-    launch_answer_data,
-    launch_answer_lines,
+    fit_answer,
+    launch_answer,
     machine_lines,
     next_line,
+    plain_lines,
     plan_lines,
     plan_page,
-    plan_rows,
-    priced_lines,
+    plan_table,
+    priced_sections,
     rank_machines,
     read_prices,
     side_by_side_lines,
     token_count,
-    trade_lines,
+    trade_table,
     write_plan_trace,
     write_table,
 )
@@ -133,7 +136,8 @@ def _price(args: Namespace, headroom: str | float) -> int:
     if args.output is not None:
         write_text(args.output, priced.csv())
     data = priced.rows if args.given.endswith(".csv") else priced.answer
-    print_answer(args, data, lambda: priced_lines(priced))
+    answer = Answer(args.given, priced_sections(priced))
+    print_answer(args, data, lambda: as_terminal(answer))
     return 0
 
 
@@ -168,8 +172,7 @@ def _price_launch_file(
         tokens: Tokens of a whole run.
     """
     priced = _priced_launch_file(args)
-    lines = launch_answer_lines(priced, args.what or args.given, args.cluster)
-    data = launch_answer_data(priced)
+    answer = launch_answer(priced, args.what or args.given, args.cluster)
     if prices is not None and priced.answer.step_time is not None:
         sizes = priced.setting.decoder
         cost = compute_cost(
@@ -179,9 +182,9 @@ def _price_launch_file(
             prices=prices,
             run_tokens=tokens,
         )
-        lines += cost_lines(cost, tokens)
-        data["cost"] = asdict(cost)
-    print_answer(args, lambda: data, lambda: lines)
+        sections = [*answer.sections, Lines(cost_lines(cost, tokens))]
+        answer = replace(answer, sections=sections, data={**answer.data, "cost": cost})
+    show_answer(args, answer)
     return 0
 
 
@@ -447,7 +450,7 @@ def _write_answer(
     if args.output is not None and best.feasible:
         _write_plan(args, best)
     if args.table is not None and best.feasible:
-        write_table(args.table, *plan_rows(best))
+        write_table(args.table, plan_table(best))
     if args.html is not None:
         write_text(args.html, plan_page(best))
     if args.trace is not None:
@@ -464,7 +467,7 @@ def _write_answer(
             lines += plan_lines(plan, tokens)
             if cost is not None:
                 lines += cost_lines(cost, tokens)
-        lines += trade_lines(best) if best.file.trades else []
+        lines += plain_lines(trade_table(best.file)) if best.file.trades else []
         if best.file.alternatives and args.given is None:
             lines.append(next_line(best, args.output))
         print_lines(*lines)
@@ -504,7 +507,7 @@ def _fits(args: Namespace) -> int:
         answer = _launch_file_fit(args)
     else:
         answer = _plan_fit(args, source)
-    print_answer(args, lambda: fit_data(answer), lambda: fit_lines(answer))
+    show_answer(args, fit_answer(answer))
     return 0 if answer.fits else 3
 
 

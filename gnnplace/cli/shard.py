@@ -11,6 +11,7 @@ from gnnplace.cli.console import (
     print_json,
     print_lines,
     say,
+    show_answer,
 )
 from gnnplace.cli.options import (
     constraints_of,
@@ -20,14 +21,15 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
 from gnnplace.report import (
+    as_json,
+    as_page,
+    as_terminal,
     check_drawable,
     draw_frontier,
-    frontier_lines,
-    frontier_page,
+    frontier_answer,
     goal_lines,
+    split_answer,
     split_data,
-    split_lines,
-    split_page,
 )
 from gnnplace.sharding import (
     TIME,
@@ -86,18 +88,19 @@ def _best(args: Namespace, goal: SplitGoal) -> int:
     if args.tables is not None:
         write_sharding(args.tables, tables.problem)
     split = tables.split(result)
+    described = split_answer(tables.problem, split, result, goal.name)
     if args.html is not None:
-        write_text(args.html, split_page(tables.problem, split, result, goal.name))
+        write_text(args.html, as_page(described))
     if split is not None and args.output is not None:
         gnnplace.plan_of_split(split, args.what, split_options(args)).save(args.output)
     if args.json:
-        data = split_data(tables.problem, result, split)
+        data = as_json(described)
         if goal.name != TIME:
             data["devices"] = tables.problem.devices
         print_json(data)
         return 0
     print_lines(*goal_lines(answer, goal))
-    print_lines(*split_lines(tables.problem, split, result, goal.name))
+    show_answer(args, described)
     if args.output is not None:
         say(f"run it: gnnplace execute {args.what} {args.output}")
     return 0
@@ -114,10 +117,11 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
         tables, epsilon=args.epsilon, memory_limit=args.memory_limit
     )
     network = tables.of_layers is not None
+    described = frontier_answer(tables.problem, answer, network=network)
     if args.html is not None:
-        write_text(args.html, frontier_page(tables.problem, answer, network=network))
+        write_text(args.html, as_page(described))
     if args.output is not None:
         draw_frontier(tables.problem, answer, args.output, network=network)
     points = [split_data(tables.problem, point) for point in answer.points]
-    print_answer(args, lambda: points, lambda: frontier_lines(tables.problem, answer))
+    print_answer(args, lambda: points, lambda: as_terminal(described))
     return 0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json, say_idle
+from gnnplace.cli.console import check_output, say_idle, show_answer
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import Simulation
-from gnnplace.units import seconds_text
 
 
 def run(args: Namespace) -> int:
@@ -25,28 +23,9 @@ def run(args: Namespace) -> int:
     _write_views(
         args, problem, simulation, placement.placer or Path(args.placement).stem
     )
-    finite = np.isfinite(simulation.step_time)
-    if args.json:
-        names = [device.name for device in problem.cluster.devices]
-        print_json(
-            {
-                "step_time": simulation.step_time if finite else None,
-                "peak_memory": dict(
-                    zip(names, simulation.peak_memory.tolist(), strict=True)
-                ),
-                "feasible": simulation.feasible,
-            }
-        )
-        return 0
-    from gnnplace.report import simulation_table
+    from gnnplace.report import simulation_answer
 
-    out = console()
-    out.print(simulation_table(problem, simulation))
-    out.print(
-        f"predicted step time: {seconds_text(simulation.step_time) if finite else 'none'}"
-    )
-    for fault in simulation.faults:
-        out.print(f"infeasible: {fault}", soft_wrap=True)
+    show_answer(args, simulation_answer(problem, simulation))
     return 0
 
 

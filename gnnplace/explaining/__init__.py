@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.explaining.in_words import SpecStep
     from gnnplace.explaining.measured_steps import MeasuredSteps
     from gnnplace.explaining.placements.advice import WORTH, Advice, advise
+    from gnnplace.explaining.placements.alternatives import Alternative
     from gnnplace.explaining.placements.causes import Cause, Causes
     from gnnplace.explaining.placements.critical_path import (
         COMPUTING,
@@ -27,13 +28,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.explaining.placements.critical_path import KINDS as PIECE_KINDS
     from gnnplace.explaining.placements.difference import (
+        Move,
         PlacementDifference,
         Side,
         difference,
         steps_differ,
     )
     from gnnplace.explaining.placements.explaining import (
+        DeviceTime,
         Explanation,
+        Loosened,
         device_times,
         explain,
     )
@@ -54,12 +58,16 @@ __all__ = [
     "PIECE_KINDS",
     "WORTH",
     "Advice",
+    "Alternative",
     "Cause",
     "Causes",
+    "DeviceTime",
     "ExplainedStep",
     "Explanation",
     "LaunchExplanation",
+    "Loosened",
     "MeasuredSteps",
+    "Move",
     "PlacementDifference",
     "PlanChange",
     "PlanExplanation",

@@ -1,14 +1,14 @@
 """What every other placer should beat: ``single``, ``round-robin`` and ``random``.
 
-``single``: everything on the one device that does it soonest. O(D) simulations; of devices alike in
-everything the first alone is tried. What may not be on that device (pins, kinds) goes where it
-takes least time. Of a large graph a device that has everything has its ops as they are listed, if
-they fit so: any order takes all of its work.
+``single``: everything on the one device that finishes the step soonest. Identical devices are tried
+once, so this takes at most D simulations. Ops that may not run on that device (pins, kinds) go
+where they take the least time. In a large graph the device runs its ops in the order in which they
+are listed, if they fit into memory that way: with all work on one device, no order is faster.
 
-``round-robin``: units in topological order, dealt to the devices in turn. O(n).
+``round-robin``: deals units to the devices in turn, in topological order. O(n).
 
-``random``: a uniformly random allowed device for every unit, the best within the budget; with
-budget 0 one draw. O(n) a draw.
+``random``: draws an allowed device for every unit uniformly at random, again and again until the
+budget is spent, and keeps the best draw. With budget 0 it draws once. O(n) a draw.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """``coarse-annealing``: the portfolio and annealing on a coarse problem, refined on the fine one.
 
-After the constructions, cycles of annealing go to a problem of groups (``coarse_problem``) and to
-the ops by turns. A simulation of groups takes a fraction of the time, and its moves move whole
-parts of the graph. What is found there is projected: an op goes where its group is, in the group's
-place of the order or as list scheduling orders it; annealing of the ops goes on from the best of
-all. ``GROUPS`` groups, times the root of the number of micro-batches: they share the groups, and
-with equally many in all a share of eight would have too few to place. Where there is nothing to
-group, or too much, this is ``annealing``; without time to group the constructions are all. The
+After the constructions, annealing alternates between a coarse problem, whose ops are groups of ops
+(``coarse_problem``), and the problem itself. Simulating groups takes a fraction of the time, and
+one move there moves a whole part of the graph. A placement of the groups is projected: each op goes
+to its group's device, in its group's place of the order or in the order of list scheduling,
+whichever is faster. Annealing of single ops continues from the best placement of both levels.
+
+There are ``GROUPS`` groups times the square root of the number of micro-batches, because
+micro-batches share the groups: with a fixed number, one of eight micro-batches would have too few
+groups to place. If grouping is impossible, or the graph is too large to group, this placer is
+``annealing``. If the budget leaves no time to group, the best construction is the answer. The
 scheme is multilevel refinement (Karypis and Kumar, 1998; Walshaw, 2004).
 Complexity: coarsening, then as ``annealing``.
 """
@@ -56,9 +59,7 @@ class CoarseAnnealing(Placer):
 def _once(
     space: SearchSpace, coarse: CoarseProblem, fine: Found, rng: np.random.Generator
 ) -> Found:
-    """Return what budget 0 gets: the portfolio and annealing of the groups, then annealing of the
-    ops.
-    """
+    """Return the placement for budget 0: one annealing of the groups, then one of the ops."""
     on_groups = annealed_construction(SearchSpace(coarse.problem), rng)
     start = projected(space, coarse, on_groups, NO_BUDGET)
     note = f"{coarse.problem.num_ops} groups: {on_groups.note}"

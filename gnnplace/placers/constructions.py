@@ -1,17 +1,18 @@
 """All constructions of the room within one budget, and the best of them.
 
-Without a budget each runs whole. With one they run cheapest first: ``contiguous``, ``interleaved``
-and ``expert`` in quick variants, and again as they are at the end where the graph is small.
-Those whose turn comes after the deadline are left out, and the note names them. The first always
-runs. Of a large graph the second does too, since the first is one device and takes next to nothing
-there, and others are left out as well that would not be back in time, by what those before them
-took. Memory is repaired last then, the least excess first, where a placement that does not fit yet
-would be quicker than the best that does: repairs take longer than constructions.
+Without a budget every construction runs to its end. With a budget they run cheapest first:
+``contiguous``, ``interleaved`` and ``expert`` in quick variants, and on small graphs once more in
+full at the end. A construction whose turn comes after the deadline is skipped, and the note names
+it; the first one always runs. On a large graph the second one always runs too, because the first is
+``single``, which takes almost no time there. On a large graph a construction is also skipped if the
+time that earlier ones took says that it would miss the deadline, and memory is repaired last:
+repairs take longer than constructions. Placements with the least excess are repaired first, and
+only those whose step would be faster than the best that fits.
 Complexity: the sum of the members'.
 
-``portfolio`` is the best of them, and annealing from there with what budget is left: nobody gets
-worse than one device, since ``single`` is a member and one that fails or finds nothing feasible is
-passed over. ``annealing`` is ``search.annealing`` from the best of them.
+``portfolio`` takes the best construction and spends the rest of the budget on annealing from it. It
+is never worse than one device, because ``single`` is a member; a member that fails or finds nothing
+feasible is skipped. ``annealing`` is ``search.annealing`` from the best construction.
 """
 
 from __future__ import annotations

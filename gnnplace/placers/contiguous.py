@@ -1,11 +1,11 @@
 """``contiguous``: chunks of equal work of whole units, on the best number of devices.
 
-Formulation: units in the order of their coordinates are cut into k chunks of work proportional to
-the speeds of the k fastest devices; k from 1 to D. The best few k are then improved by moving one
-cut at a time by 1, 2, 4, ... units while the score falls. Sequences as ``SearchSpace.sequence``.
-This is the pipeline split of GPipe (Huang et al., 2019) made work-balanced as in PipeDream
-(Narayanan et al., 2019), with simulation instead of their closed forms.
-Of large graphs only a few k are tried, the largest.
+Formulation: units, in the order of their coordinates, are cut into k chunks whose work is
+proportional to the speeds of the k fastest devices, for k from 1 to D. The best few k are then
+improved by moving one cut at a time by 1, 2, 4, ... units while the score falls. The devices'
+sequences come from ``SearchSpace.sequence``. This is the pipeline split of GPipe (Huang et al.,
+2019) with balanced work as in PipeDream (Narayanan et al., 2019), scored by simulation instead of
+their closed forms. On large graphs only the few largest k are tried.
 Complexity: O(D + k log U * passes) simulations.
 """
 

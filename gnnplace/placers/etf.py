@@ -1,14 +1,15 @@
 """``etf``: earliest task first (Hwang, Chow, Anger and Lee, 1989).
 
-Formulation: among all ready ops and all devices the pair with the earliest possible start is
-taken next; ties go to the higher upward rank, then to the device listed first. Tensors take
-latency + bytes / bandwidth on links that are never busy. Deviations as in ``heft``: classes, pins,
-kinds, memory, sequence; what a message costs its devices (``transfer``) is booked on them when its
-consumer is placed.
+Formulation: of all pairs of a ready op and a device, the one with the earliest possible start is
+scheduled next; ties go to the higher upward rank, then to the device listed first. A tensor takes
+latency + bytes / bandwidth; links are never busy. Deviations are those of ``heft`` (colocation
+classes, pins, kinds, memory, the sequence that is returned). The time that a message costs its
+sender and receiver (``transfer``) is booked when its consumer is placed.
 
-Each device keeps two heaps: ready ops whose inputs are there by the time it is free, which all
-start at once, by rank; the others by when their inputs are there. An op is in a heap of every
-device that may have it and is dropped where it comes up after it was taken.
+Each device keeps two heaps of ready ops. One has the ops whose inputs arrive before the device is
+free, which could all start then, ordered by rank. The other has the rest, ordered by the arrival of
+their inputs. An op is in one heap of every device that may run it; once it is scheduled, its other
+entries are dropped when they come up.
 Complexity: O(n D log n + edges D); at most 200,000 ops are taken.
 """
 

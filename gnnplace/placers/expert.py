@@ -1,20 +1,20 @@
-"""``expert``: the rules of thumb that people place by, from module names.
+"""``expert``: places by the rules of thumb that people use, from module names.
 
-* **Recurrent layers apart** (Wu et al., 2016, GNMT, arXiv 1609.08144, section 3.3; the expert's
-  placement of Mirhoseini et al., 2017, arXiv 1706.04972, section 4.1): a device for every LSTM
-  layer. As in `nmt/gnmt_model.py` of tensorflow/nmt, layer i of the encoder and layer i of the
-  decoder share device i modulo the number of devices, embeddings are with the first, what stands
-  between layers is with the layer before it, softmax and loss with the last; gradients are where
-  their values are. A layer is a module with gates: two sigmoids and a tanh of its own.
-* **Encoder and decoder apart**: modules named encoder and decoder get half of the devices each,
-  their layers in blocks.
-* **Towers apart**: parallel top-level modules that no tensor connects directly get a device each,
-  the largest first to the least loaded device.
-* **Layers in blocks** (everything else): modules in order, equally many units a device, whatever
-  they cost, as people cut a list of layers: what Mirhoseini et al. put beside their policy for
-  Inception on several devices (the other practice they name, one device, is ``single``).
+* **One device per recurrent layer** (Wu et al., 2016, GNMT, arXiv 1609.08144, section 3.3; the
+  expert's placement of Mirhoseini et al., 2017, arXiv 1706.04972, section 4.1). As in
+  `nmt/gnmt_model.py` of tensorflow/nmt, layer i of the encoder and layer i of the decoder are on
+  device i modulo the number of devices, embeddings are on the first, ops between two layers on the
+  device of the layer before, softmax and loss on the last. Gradients are where their values are. A
+  recurrent layer is a module with gates: two sigmoids and a tanh of its own.
+* **Encoder and decoder on different devices**: modules named encoder and decoder get half of the
+  devices each, and their layers are split into blocks.
+* **One device per tower**: parallel top-level modules that no tensor connects directly get a device
+  each, the largest first, each on the least loaded device.
+* **Blocks of layers** (everything else): modules in order, the same number of units on each device
+  whatever they cost, as people cut a list of layers. Mirhoseini et al. compare their policy with
+  this on Inception (the other practice that they name, one device, is ``single``).
 
-The rule is chosen by the names; without module names it is layers in blocks. O(n).
+The module names decide which rule applies; without names it is blocks of layers. O(n).
 """
 
 from __future__ import annotations

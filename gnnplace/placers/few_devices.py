@@ -1,14 +1,15 @@
-"""Placing on at most k devices: the sub-clusters that differ, and the whole budget for the best.
+"""Placing on at most k devices of a cluster.
 
-Every placement on at most k devices is one on some k of them. Sub-clusters that are the same but
-for names (devices of one kind and memory, links and channels alike, nothing forbidden to one alone)
-are one; of clusters with more than ``MOST_SETS`` sets only neighbours as they are listed and the
-fastest devices are looked at. Complexity: O(sets k^2).
+Every placement on at most k devices uses some sub-cluster of k devices. Sub-clusters that differ
+only in names (same kinds, memory, links and channels, and no op that is forbidden to only one of
+them) are tried once. A cluster with more than ``MOST_SETS`` different sub-clusters is searched
+only among runs of neighbouring devices, as they are listed, and the fastest devices.
+Complexity: O(sets k^2).
 
-Each sub-cluster is placed on without a budget; the one with the shortest step is placed on once
-more with what is left of the budget. Which one that is does not depend on the budget, so more is
-never worse. The lower bound is the least over all sub-clusters where each set of k devices is like
-one of them, and that of the whole cluster elsewhere.
+Each sub-cluster is first placed without a budget. The one with the shortest step is placed again
+with the whole remaining budget. The choice does not depend on the budget, so a larger budget is
+never worse. If all sub-clusters were looked at, the lower bound is the least of theirs; otherwise
+it is that of the whole cluster.
 """
 
 from __future__ import annotations

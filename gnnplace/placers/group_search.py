@@ -1,22 +1,20 @@
-"""What searches over whole groups of units share: the groups, and what one evaluation is.
+"""Searches by general-purpose optimizers: a device for each of a few groups of units.
 
-A general-purpose optimizer cannot handle a variable an op. Units (colocation classes) are joined by
-``coarse_problem``, which gives training steps 4 to 10 groups (more were worse within seconds:
-``benchmarks/README.md``); a choice is a device for every group. Evaluating it is one call of
-``SearchSpace.sequence`` on the whole problem: the best order that list scheduling finds, simulated,
-with the usual penalty for memory. The first choices of every search are all groups on one device,
-one of each kind and memory, so that none is worse than that by chance. With budget 0 a search makes
-``EVALUATIONS`` evaluations, whoever it is: the comparison at equal evaluations. With seconds it
+Such an optimizer cannot handle one variable per op. ``coarse_problem`` joins units (colocation
+classes) to 4 to 10 groups (with more, answers within seconds were worse: ``benchmarks/README.md``),
+and a candidate gives each group a device. A candidate is evaluated by one call of
+``SearchSpace.sequence`` on the whole problem: the best order of list scheduling, simulated, with
+the usual penalty on memory. Every search first tries all groups on one device, one device of each
+kind and memory size, so that none is worse than that by chance. With budget 0 each search makes
+``EVALUATIONS`` evaluations, which compares them at equal evaluations. With a budget in seconds it
 makes as many as it has time for.
 
-``random-search`` chooses devices at random. It is the control of ``optuna``: the tree-structured
-Parzen estimator, what somebody with a general-purpose optimizer at hand would do. There a group is
-a categorical variable, the simulated step time its value, and Optuna's ``TPESampler`` (Bergstra et
-al., "Algorithms for hyper-parameter optimization", NeurIPS 2011) is asked and told. Its first
-choices are random ones of its own; its own work is several milliseconds a choice and grows with the
-choices made, so that in a given time it makes far fewer than its control. What a model of good
-choices adds is the difference between both. Complexity: O(evaluations) list schedules and
-simulations.
+``optuna`` is the tree-structured Parzen estimator (Bergstra et al., "Algorithms for hyper-parameter
+optimization", NeurIPS 2011), by Optuna's ``TPESampler``: a group is a categorical variable, and the
+simulated step time is the objective. Its first candidates are random. The sampler itself takes
+several milliseconds a candidate, more with each candidate, so that in a given time it evaluates far
+fewer than ``random-search``, which draws devices at random. The difference between the two is what
+a model of good candidates adds. Complexity: O(evaluations) list schedules and simulations.
 """
 
 from __future__ import annotations

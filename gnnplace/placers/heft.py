@@ -1,19 +1,20 @@
 """``heft``: heterogeneous earliest finish time with insertion (Topcuoglu, Hariri and Wu, 2002).
 
-Formulation: ops by descending upward rank (mean op and transfer costs); each goes to the device
-where it finishes first, in the earliest gap that holds it. A tensor is there at the producer's
-finish + latency + bytes / bandwidth: links are never busy (that is the paper's model).
+Formulation: ops are taken by descending upward rank (mean op and transfer costs). Each goes to the
+device where it finishes first, in the earliest idle gap that is long enough. A tensor arrives at
+the producer's finish + latency + bytes / bandwidth; links are never busy, as in the paper.
 
-``heft-contention`` is the same with links that serve one tensor at a time, first come, first served
-in the order of scheduling, each tensor sent once to a device.
+``heft-contention`` is the same, but each link serves one tensor at a time, in the order of
+scheduling, and a tensor is sent only once to a device.
 
-What messages cost devices (``transfer``) counts in both: a copy that the sender makes and the
-overheads of sending take the sender's earliest gap after the producer, the message arrives as if
-sent at once; the overheads of receiving come before the op that consumes it.
+Both count the time that messages cost the devices themselves (``transfer``). A copy made by the
+sender, and the overheads of sending, take the sender's earliest gap after the producer, while the
+message arrives as if it were sent at once. The overheads of receiving come before the op that
+consumes the message.
 
-Deviations: the first op of a colocation class decides for the whole class; pins and kinds mask
-devices; memory is left to the repair step; the sequence handed back is the better of HEFT's own
-(by scheduled start) and those of ``SearchSpace.sequence``.
+Deviations: the first op of a colocation class decides for the whole class; pins and kinds exclude
+devices; memory is left to the repair step; the sequence that is returned is the better of HEFT's
+own (by scheduled start) and those of ``SearchSpace.sequence``.
 Complexity: O(n D inputs) and n D searches among gaps (``placers.search.gaps``), near-linear in all.
 """
 

@@ -1,10 +1,11 @@
 """``interleaved``: several chunks a device, dealt in rounds (Narayanan et al., 2021, Megatron).
 
 Formulation: units in coordinate order are cut into k * r chunks; chunk c goes to device c mod k
-in round c div k. Besides the usual sequences, devices run forward ops by (round, micro-batch,
-position) and backward ops by (last round first, micro-batch, position): a list schedule with that
-priority. Rounds 2 to 4, devices 2 to D; the best is improved by moving cuts as ``contiguous``
-does. Complexity: O(D * rounds) simulations, then as ``contiguous``.
+in round c div k. Besides the usual sequences, one more is tried: the list schedule whose priority
+runs forward ops by (round, micro-batch, position) and backward ops by (last round first,
+micro-batch, position). There are 2 to 4 rounds and 2 to D devices; the best combination is improved
+by moving cuts, as ``contiguous`` does. Complexity: O(D * rounds) simulations, then as
+``contiguous``.
 """
 
 from __future__ import annotations

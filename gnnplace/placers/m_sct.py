@@ -9,10 +9,11 @@ favourite child: minimise w subject to
 * ``sum over parents i of x[i, j] >= parents(j) - 1``             one parent may be followed
 * ``0 <= x <= 1``; the favourite child of i is the j with x[i, j] < 1/2.
 
-Then earliest task first, where a device keeps itself for its last op's favourite child while that
-child is ready; a device takes units up to its memory. Deviations as in ``heft`` and ``etf``; mean
-op and transfer times. Solved by HiGHS (scipy), whose dual simplex ends in a vertex. Complexity: a
-linear programme with as many rows as edges, then O(n R D), R = ready ops at once.
+Then the ops are scheduled earliest task first, except that a device waits for the favourite child
+of its last op while that child is ready. A device takes units until its memory is full. Deviations
+are those of ``heft`` and ``etf``; times of ops and transfers are means over devices and links. The
+programme is solved by scipy's HiGHS, whose dual simplex ends in a vertex. Complexity: a linear
+programme with as many rows as edges, then O(n R D) for R ops that are ready at once.
 """
 
 from __future__ import annotations

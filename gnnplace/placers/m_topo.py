@@ -1,9 +1,9 @@
 """``m-topo``: fill one device after the other in topological order (Baechi, Jeon et al., 2020).
 
-Formulation: a device takes units in topological order until it holds its even share of all
-bytes, plus the bytes of the largest unit; then the next device is filled. Bytes are a unit's state
-and what it produces. Deviations: units instead of ops, in the order of their coordinates; the
-share follows the devices' memory. Complexity: O(U log U).
+Formulation: a device takes units in topological order until it holds an even share of all bytes
+plus the bytes of the largest unit; then the next device is filled. The bytes of a unit are its
+state and its outputs. Deviations: units instead of ops, in the order of their coordinates; shares
+are proportional to the devices' memory. Complexity: O(U log U).
 """
 
 from __future__ import annotations

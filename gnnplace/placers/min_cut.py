@@ -1,9 +1,10 @@
 """``min-cut``: balanced parts with few bytes between them, by METIS (Karypis and Kumar, 1998).
 
-Formulation: units are vertices weighted by work, the bytes between two units weigh their edge;
-METIS cuts into k parts for k in 2 to D (shares by device speed); the best k by simulation is kept.
-It balances work and knows no order, so chains of dependent parts do not run side by side: that is
-the method, not a defect of this file. Complexity: O(D (U + edges)).
+Formulation: a vertex is a unit, weighted by its work; an edge is weighted by the bytes that two
+units exchange. METIS cuts this graph into k parts for each k from 2 to D, with shares by device
+speed, and the k with the shortest simulated step is kept. The method balances work but ignores
+order, so that parts which depend on each other do not run at the same time.
+Complexity: O(D (U + edges)).
 """
 
 from __future__ import annotations

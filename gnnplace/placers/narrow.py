@@ -1,18 +1,21 @@
 """``narrow``: search on narrow groups of a large graph, expanded to the whole.
 
-Formulation: the coarse problem of ``placers.search.narrow_problem`` gets starts by construction:
-its line of segments cut into chunks of equal work, dealt to 1 to D devices in rounds, cyclic or
-V-shaped, each segment that stands alone on the device where that is quickest.
-``placers.search.chunk_search`` goes on from the best; where memory matters, with as many
-micro-batches in flight as the starts fit best with (``placers.search.in_flight``). What it finds
-is expanded: an op goes where its group is, list scheduling of the whole graph starts from the
-groups' order, and justification follows. The best expanded placement counts. A lap of the search
-has a fixed number of moves, and only the ends of laps are expanded, so that a larger budget is
-never worse. With budget 0 the search has one lap for each of its members, and one more from the
-best state.
-Where narrow groups are not worth it (a small graph, or a grid), this is ``coarse-annealing``.
-Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic chunks are those of
-Narayanan et al. (2021).
+Formulation: the coarse problem (``placers.search.coarse_problem``) is a line of segments and some
+segments apart from it. Starts are constructed: the line is cut into chunks of equal work, which are
+dealt to 1 to D devices in rounds, cyclic or V-shaped; each segment apart from the line goes where
+the step is shortest. ``placers.search.chunk_search`` continues from the best start. If memory is
+tight, it limits the micro-batches in flight to the number with which starts fit best
+(``placers.search.in_flight``).
+
+The result is expanded: each op goes to its group's device, list scheduling of the whole graph
+starts from the groups' order, and justification follows. The best expanded placement is the answer.
+A lap of the search has a fixed number of moves and only the ends of laps are expanded, so that a
+larger budget is never worse. With budget 0 the search runs one lap for each of its members, and one
+more from the best state.
+
+On small graphs and on grids narrow groups are not worth it; there this is ``coarse-annealing``.
+The scheme is multilevel refinement (Karypis and Kumar, 1998); cyclic chunks are those of Narayanan
+et al. (2021).
 Complexity: near-linear for the groups, a hundred coarse schedules for starts, then as the budget.
 """
 

@@ -1,10 +1,10 @@
-"""Placers of others: ``module:Class``, ``path/to/file.py:Class``, and entry points.
+"""Placers outside this package: ``module:Class``, ``path/to/file.py:Class``, and entry points.
 
-A class may be named wherever a placer's name may, with options behind it
-(``mine.tabu:Tabu?tenure=7``), which are arguments of its constructor. A package that is installed
-may name its placers itself, as entry points of the group ``gnnplace.placers``; they are then known
-by the entry point's name. Worker processes find a class as the first process does: in its folder.
-Whatever is wrong with the class is told in one line.
+A class can be named wherever a placer can, with options after it (``mine.tabu:Tabu?tenure=7``),
+which become arguments of its constructor. An installed package can also register placers as entry
+points of the group ``gnnplace.placers``; they are then known by the entry point's name. Worker
+processes import a class from the same folder as the first process. A class that cannot be used is
+reported in one line.
 """
 
 from __future__ import annotations

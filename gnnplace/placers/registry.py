@@ -1,8 +1,10 @@
-"""All placers of the room by name, with their options: what help, suites and comparisons read.
+"""The placers that need no policy, by name and with their options.
 
-A placer of your own is one row: in ``CONSTRUCTIONS`` if it builds a placement in milliseconds,
-which makes it a member of the portfolio, else in ``SEARCHES``. Placers that need a policy have
-their rows in ``gnnplace.policy.placing``.
+Help, suites and comparisons read this table.
+
+To add a placer, add one row: to ``CONSTRUCTIONS`` if it builds a placement in milliseconds, which
+makes it a member of the portfolio, otherwise to ``SEARCHES``. Placers that need a policy have their
+rows in ``gnnplace.policy.placing``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One row of the table of placers: how to make a placer, its options, how long it takes.
 
-A row names the placer's class, which is imported when one is made: to list placers and their
-options, as every help does, imports no algorithm.
+A row names the placer's class, which is imported only when an instance is made, so that listing
+placers and their options for a help text imports no algorithm.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,8 @@ from gnnplace.files import (
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.cluster import cluster_faults
+
+Values = TypeVar("Values")
 
 FORWARD = 0
 BACKWARD = 1
@@ -372,12 +375,11 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         (at[t.producer], t.bytes, [at[c] for c in t.consumers]) for t in file.tensors
     ]
     graph = ComputationGraph.from_tensors([op.name for op in ops], triples)
-    kinds = dict.fromkeys(kind for op in ops for kind in op.time)
     return build_problem(
         file.name,
         graph,
         cluster,
-        {kind: [op.time.get(kind, np.inf) for op in ops] for kind in kinds},
+        _by_kind(ops, "time", np.inf, np.array),
         state=np.array([op.state for op in ops], dtype=np.float64),
         phase=np.array([PHASES.index(op.phase) for op in ops], dtype=np.int8),
         colocate=tuple(op.colocate for op in ops),
@@ -389,23 +391,39 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         members=tuple(tuple(op.members) for op in ops),
         estimated=np.array([op.estimated for op in ops], dtype=bool),
         microbatches=file.microbatches,
-        error={
-            kind: np.array([op.error.get(kind, np.nan) for op in ops], dtype=np.float64)
-            for kind in dict.fromkeys(kind for op in ops for kind in op.error)
-        },
-        source={
-            kind: tuple(op.source.get(kind) for op in ops)
-            for kind in dict.fromkeys(kind for op in ops for kind in op.source)
-        },
+        error=_by_kind(ops, "error", np.nan, np.array),
+        source=_by_kind(ops, "source", None, tuple),
         forbid=_forbidden(ops, cluster),
     )
+
+
+def _by_kind(
+    ops: list[OpEntry],
+    name: str,
+    missing: float | None,
+    make: Callable[[list[Any]], Values],
+) -> dict[str, Values]:
+    """Return what ops say of each kind of device that any of them names.
+
+    Args:
+        ops: The ops.
+        name: The attribute, a mapping by kind.
+        missing: The value of an op that does not say it.
+        make: Makes a kind's values of a list with one for each op.
+    """
+    entries = [getattr(op, name) for op in ops]
+    values = {}
+    for kind in dict.fromkeys(chain.from_iterable(entries)):
+        values[kind] = make([entry.get(kind, missing) for entry in entries])
+    return values
 
 
 def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
     """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
-    for i, op in ((i, op) for i, op in enumerate(ops) if op.forbid):
-        forbid[i, [cluster.device_index[name] for name in op.forbid]] = True
+    for i, op in enumerate(ops):
+        for name in op.forbid:
+            forbid[i, cluster.device_index[name]] = True
     if forbid.any():
         return forbid
     return None
@@ -421,11 +439,9 @@ def _op_faults(file: ProblemFile) -> list[str]:
             faults.append(f"ops[{i}].name: {op.name!r} is repeated")
         if op.pin is not None and op.pin not in devices:
             faults.append(f"ops[{i}].pin: no device is named {op.pin!r}")
-        faults += [
-            f"ops[{i}].forbid[{j}]: no device is named {name!r}"
-            for j, name in enumerate(op.forbid)
-            if name not in devices
-        ]
+        for j, name in enumerate(op.forbid):
+            if name not in devices:
+                faults.append(f"ops[{i}].forbid[{j}]: no device is named {name!r}")
         earlier_names.add(op.name)
     return faults
 
@@ -437,11 +453,10 @@ def _tensor_faults(file: ProblemFile) -> list[str]:
     for k, tensor in enumerate(file.tensors):
         if tensor.producer not in ops:
             faults.append(f"tensors[{k}].producer: no op is named {tensor.producer!r}")
-        faults += [
-            f"tensors[{k}].consumers[{j}]: no op is named {consumer!r}"
-            for j, consumer in enumerate(tensor.consumers)
-            if consumer not in ops
-        ]
+        for j, consumer in enumerate(tensor.consumers):
+            if consumer not in ops:
+                place = f"tensors[{k}].consumers[{j}]"
+                faults.append(f"{place}: no op is named {consumer!r}")
     return faults
 
 

@@ -1,4 +1,4 @@
-"""Explanations and differences of placements: tables for people, plain data for programs.
+"""Explanations and differences of placements.
 
 What ``place`` says of its answer: devices used and idle, one device beside, what to try next.
 """
@@ -6,11 +6,12 @@ What ``place`` says of its answer: devices used and idle, one device beside, wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from gnnplace.explaining import (
     COMPUTING,
@@ -22,55 +23,78 @@ from gnnplace.explaining import (
     Side,
 )
 from gnnplace.placers import Result
+from gnnplace.problem import Problem
+from gnnplace.report.answer import (
+    Answer,
+    Column,
+    Lines,
+    Section,
+    Table,
+    TextTable,
+    text_table,
+)
+from gnnplace.simulation import Simulation
 from gnnplace.units import bytes_text, names_text, seconds_text
 
+if TYPE_CHECKING:
+    from gnnplace.explaining import Alternative, DeviceTime, Loosened, Move
+
 MOST_ROWS = 12
-IDLE = ("other_device", "transfer", "messages", "nothing_left")
-HEADINGS = (
-    "waits for another device",
-    "for a transfer",
-    "messages",
-    "nothing left to do",
-)
+MOST_MOVES = 24
+NO_LIMIT = 1e29  # bytes from which on a device's memory is none
+IDLE = {
+    "other_device": "waits for another device",
+    "transfer": "waits for a transfer",
+    "messages": "messages",
+    "nothing_left": "nothing left to do",
+}
+"""Headings of what keeps a device from computing, by the name of its seconds."""
 
 
-def explanation_parts(explanation: Explanation) -> Iterator[str | Table]:
-    """Format an explanation as lines and tables."""
+def explanation_answer(explanation: Explanation) -> Answer:
+    """Describe what bounds a placement's step, and what else would cost."""
     simulation = explanation.simulation
     bounds = explanation.bounds
     if bounds.best > 0:
         gap = simulation.step_time / bounds.best - 1.0
     else:
         gap = 0.0
-    yield (
-        f"{explanation.problem.name}: predicted step {seconds_text(simulation.step_time)}; no "
-        f"placement can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is "
-        f"within {gap:.1%} of the best"
-    )
     shares = ", ".join(
         f"{kind} {share:.0%}" for kind, share in explanation.shares.items() if share
     )
     ops = sum(piece.kind == COMPUTING for piece in explanation.pieces)
-    yield f"critical path: {ops} ops; {shares}"
-    yield _path_table(explanation)
-    yield _device_table(explanation)
+    lines = [
+        f"{explanation.problem.name}: predicted step {seconds_text(simulation.step_time)}; no "
+        f"placement can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is "
+        f"within {gap:.1%} of the best",
+        f"critical path: {ops} ops; {shares}",
+    ]
+    sections: list[Section] = [
+        Lines(lines),
+        _path_table(explanation),
+        device_table(explanation.problem, simulation, explanation.devices),
+    ]
+    data = {
+        "step_time": simulation.step_time,
+        "lower_bound": bounds.best,
+        "bound_by": bounds.binding,
+        "critical_path": _path_data(explanation),
+    }
     if explanation.question:
-        yield _alternatives_table(explanation)
+        sections.append(_alternatives_table(explanation))
+        data["asked"] = explanation.question
+        data["now"] = list(explanation.current_devices)
     if explanation.prices is not None:
-        yield _prices_table(explanation)
+        sections.append(_prices_table(explanation))
+    return Answer(explanation.problem.name, sections, data)
 
 
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k == 0 else "right")
-    return table
+def _finite(value: float) -> float | None:
+    """Return a number; None if it is not finite, as of a step that cannot run."""
+    return value if np.isfinite(value) else None
 
 
-def _path_table(explanation: Explanation) -> Table:
-    table = _table(
-        "critical path by module", "module", "seconds", "share", *PIECE_KINDS
-    )
+def _path_table(explanation: Explanation) -> TextTable:
     rows = explanation.by_module()
     total = explanation.simulation.step_time
     if len(rows) > MOST_ROWS:
@@ -78,119 +102,138 @@ def _path_table(explanation: Explanation) -> Table:
             k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in PIECE_KINDS
         }
         rows = [*rows[:MOST_ROWS], (f"{len(rows) - MOST_ROWS} others", remaining)]
+    lines = []
     for name, seconds in rows:
         seconds_in_all = sum(seconds.values())
         cells = [
             seconds_text(seconds[kind]) if seconds[kind] else "" for kind in PIECE_KINDS
         ]
-        table.add_row(
-            name, seconds_text(seconds_in_all), f"{seconds_in_all / total:.1%}", *cells
-        )
-    return table
+        share = f"{seconds_in_all / total:.1%}"
+        lines.append([name, seconds_text(seconds_in_all), share, *cells])
+    headings = ["module", "seconds", "share", *PIECE_KINDS]
+    return text_table("critical path by module", headings, lines)
 
 
-def _device_table(explanation: Explanation) -> Table:
-    table = _table("each device's step", "device", "computing", *HEADINGS)
-    total = max(explanation.simulation.step_time, 1e-300)
-    for device, spent in zip(
-        explanation.problem.cluster.devices, explanation.devices, strict=True
-    ):
-        idle = [getattr(spent, name) / total for name in IDLE]
-        cells = [f"{share:.1%}" if share > 0 else "" for share in idle]
-        table.add_row(device.name, f"{spent.computing / total:.1%}", *cells)
-    return table
+@dataclass(frozen=True)
+class DeviceStep:
+    """Where a device's seconds go in a step, and its bytes."""
+
+    device: str
+    busy: float
+    time: DeviceTime
+    peak_memory: float
+    limit: float | None
 
 
-def _alternatives_table(explanation: Explanation) -> Table:
-    devices = ", ".join(explanation.current_devices)
-    title = f"{explanation.question}, now on {devices}: the step with it elsewhere"
-    table = _table(title, "device", "ops moved", "step", "change", "remarks")
-    for choice in explanation.alternatives:
-        name = explanation.problem.cluster.devices[choice.device].name
-        if not np.isfinite(choice.step_time):
-            table.add_row(name, str(choice.num_moved), "-", "-", choice.fault)
-            continue
-        change = choice.step_time / explanation.simulation.step_time - 1.0
-        unmoved = "" if choice.num_moved else "as it is"
-        if choice.fault:
-            remark = f"cannot be: {choice.fault}"
-        else:
-            remark = unmoved
-        table.add_row(
-            name,
-            str(choice.num_moved),
-            seconds_text(choice.step_time),
-            f"{change:+.1%}",
-            remark,
-        )
-    return table
+def device_table(
+    problem: Problem, simulation: Simulation, times: Sequence[DeviceTime]
+) -> Table[DeviceStep]:
+    """Describe where each device's seconds go, in shares of the step, and its memory.
 
+    Args:
+        problem: What was placed.
+        simulation: The step.
+        times: Of each device.
+    """
+    total = max(simulation.step_time, 1e-300)
 
-def _prices_table(explanation: Explanation) -> Table:
-    table = _table(
-        f"what each constraint costs: {seconds_text(explanation.searched)} with all of them",
-        "constraint",
-        "step without it",
-        "costs",
-        "remarks",
+    def share(seconds: float) -> str:
+        """Format seconds as a part of the step; none of it is empty."""
+        return f"{seconds / total:.1%}" if seconds > 0 else ""
+
+    rows = []
+    for d, device in enumerate(problem.cluster.devices):
+        limit = None if device.memory >= NO_LIMIT else device.memory
+        busy = times[d].computing / total
+        peak = simulation.peak_memory[d]
+        rows.append(DeviceStep(device.name, busy, times[d], peak, limit))
+    waits: list[Column[DeviceStep]] = []
+    for cause, heading in IDLE.items():
+        waits.append(Column(heading, attrgetter(f"time.{cause}"), share, cause))
+    return Table(
+        columns=[
+            Column("device", "device", key="device"),
+            Column("busy", "busy", "{:.1%}".format),
+            Column(
+                "computing", attrgetter("time.computing"), seconds_text, "computing"
+            ),
+            *waits,
+            Column("peak memory", "peak_memory", bytes_text),
+            Column("limit", "limit", bytes_text),
+        ],
+        rows=rows,
+        title="each device's step",
+        key="devices",
+        keyed=True,
     )
-    for price in explanation.prices or ():
-        share = price.gain / explanation.searched
-        if price.gain > 0:
-            cost = f"{seconds_text(price.gain)} ({share:.1%})"
-        else:
-            cost = "nothing"
-        table.add_row(price.constraint, seconds_text(price.step_time), cost, price.note)
-    return table
 
 
-def explanation_data(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as plain data, in seconds and bytes."""
+def _alternatives_table(explanation: Explanation) -> Table[Alternative]:
     names = [device.name for device in explanation.problem.cluster.devices]
-    devices = {}
-    for name, spent in zip(names, explanation.devices, strict=True):
-        idle = {cause: getattr(spent, cause) for cause in IDLE}
-        devices[name] = {"computing": spent.computing, **idle}
-    data: dict[str, Any] = {
-        "step_time": explanation.simulation.step_time,
-        "lower_bound": explanation.bounds.best,
-        "bound_by": explanation.bounds.binding,
-        "critical_path": _path_data(explanation, names),
-        "devices": devices,
-    }
-    if explanation.question:
-        data["asked"] = explanation.question
-        data["now"] = list(explanation.current_devices)
-        data["elsewhere"] = {
-            names[alternative.device]: {
-                "step_time": _finite(alternative.step_time),
-                "ops_moved": alternative.num_moved,
-                "feasible": not alternative.fault,
-                "reason": alternative.fault or None,
-            }
-            for alternative in explanation.alternatives
-        }
-    if explanation.prices is not None:
-        data["constraints"] = [
-            {
-                "constraint": price.constraint,
-                "step_time": _finite(price.step_time),
-                "costs": _finite(price.gain),
-            }
-            for price in explanation.prices
-        ]
-    return data
+    step = explanation.simulation.step_time
+    now = ", ".join(explanation.current_devices)
+
+    def remark(choice: Alternative) -> str:
+        """Say why an alternative cannot be, or that it is what is."""
+        if choice.fault:
+            return f"cannot be: {choice.fault}"
+        return "" if choice.num_moved else "as it is"
+
+    return Table(
+        columns=[
+            Column("device", lambda row: names[row.device], key="device"),
+            Column("ops moved", "num_moved", key="ops_moved"),
+            Column(
+                "step", lambda row: _finite(row.step_time), seconds_text, "step_time"
+            ),
+            Column(
+                "change",
+                lambda row: _finite(row.step_time / step - 1.0),
+                "{:+.1%}".format,
+            ),
+            Column("remarks", remark, words=True),
+            Column(None, lambda row: not row.fault, key="feasible"),
+            Column(None, lambda row: row.fault or None, key="reason"),
+        ],
+        rows=explanation.alternatives,
+        title=f"{explanation.question}, now on {now}: the step with it elsewhere",
+        key="elsewhere",
+        keyed=True,
+    )
 
 
-def _path_data(explanation: Explanation, device_names: list[str]) -> dict[str, Any]:
+def _prices_table(explanation: Explanation) -> Table[Loosened]:
+    def cost(gain: float) -> str:
+        """Format the seconds that a constraint costs, and their share of the step."""
+        if gain <= 0:
+            return "nothing"
+        return f"{seconds_text(gain)} ({gain / explanation.searched:.1%})"
+
+    return Table(
+        columns=[
+            Column("constraint", "constraint", key="constraint"),
+            Column("step without it", "step_time", seconds_text, "step_time"),
+            Column("costs", "gain", cost, "costs"),
+            Column("remarks", "note", words=True),
+        ],
+        rows=explanation.prices or (),
+        title=(
+            f"what each constraint costs: {seconds_text(explanation.searched)} with all of them"
+        ),
+        key="constraints",
+    )
+
+
+def _path_data(explanation: Explanation) -> dict[str, Any]:
+    names = [device.name for device in explanation.problem.cluster.devices]
     pieces = [
         {
             "kind": piece.kind,
             "begin": piece.begin,
             "end": piece.end,
             "op": explanation.problem.graph.names[piece.op],
-            "device": device_names[piece.device],
-            "target": device_names[piece.target],
+            "device": names[piece.device],
+            "target": names[piece.target],
         }
         for piece in explanation.pieces
     ]
@@ -201,65 +244,72 @@ def _path_data(explanation: Explanation, device_names: list[str]) -> dict[str, A
     }
 
 
-def _finite(value: float) -> float | None:
-    if np.isfinite(value):
-        return value
-    return None
-
-
-def difference_parts(difference: PlacementDifference) -> Iterator[str | Table]:
-    """Format a difference as lines and tables."""
+def difference_answer(difference: PlacementDifference) -> Answer:
+    """Describe what two placements of one problem do differently."""
     first = difference.before
     second = difference.after
     num_moved = sum(move.ops for move in difference.moves)
-    yield (
+    change = "not comparable"
+    if np.isfinite([first.step_time, second.step_time]).all() and first.step_time > 0:
+        change = f"{second.step_time / first.step_time - 1.0:+.1%}"
+    lines = [
         f"step {seconds_text(first.step_time)} -> {seconds_text(second.step_time)} "
-        f"({_change(first.step_time, second.step_time)}, predicted); {num_moved} ops moved, "
-        f"{difference.same} stayed"
-    )
-    yield (
+        f"({change}, predicted); {num_moved} ops moved, {difference.same} stayed",
         f"transfers {first.transfers} -> {second.transfers}, {bytes_text(first.bytes)} -> "
-        f"{bytes_text(second.bytes)} a step"
+        f"{bytes_text(second.bytes)} a step",
+        *(f"the first is infeasible: {fault}" for fault in first.faults),
+        *(f"the second is infeasible: {fault}" for fault in second.faults),
+    ]
+    return Answer(
+        title="What moved",
+        sections=[
+            Lines(lines),
+            move_table(difference),
+            text_table(
+                "devices",
+                ["device", "computing", "then", "peak memory", "then"],
+                _device_lines(difference),
+            ),
+        ],
+        data={
+            "before": _side_data(difference, first),
+            "after": _side_data(difference, second),
+            "same": difference.same,
+        },
     )
-    for side, name in ((first, "first"), (second, "second")):
-        for fault in side.faults:
-            yield f"the {name} is infeasible: {fault}"
-    if difference.moves:
-        table = _table("what moved", "module", "from", "to", "ops", "of work")
-        for move in difference.moves[: 2 * MOST_ROWS]:
-            ends = move.source, move.target, str(move.ops), seconds_text(move.seconds)
-            table.add_row(move.module, *ends)
-        yield table
-        if len(difference.moves) > 2 * MOST_ROWS:
-            yield f"and {len(difference.moves) - 2 * MOST_ROWS} smaller moves"
-    table = _table("devices", "device", "computing", "then", "peak memory", "then")
+
+
+def _device_lines(difference: PlacementDifference) -> list[list[str]]:
+    """Format how long each device computes and its peak memory, before and after."""
+    first, second = difference.before, difference.after
+    lines = []
     for d, name in enumerate(difference.devices):
-        busy = seconds_text(first.busy[d]), seconds_text(second.busy[d])
-        peak = bytes_text(first.peak_memory[d]), bytes_text(second.peak_memory[d])
-        table.add_row(name, *busy, *peak)
-    yield table
+        busy = [seconds_text(side.busy[d]) for side in (first, second)]
+        peak = [bytes_text(side.peak_memory[d]) for side in (first, second)]
+        lines.append([name, *busy, *peak])
+    return lines
 
 
-def _change(before: float, after: float) -> str:
-    comparable = np.isfinite(before) and np.isfinite(after) and before > 0
-    if comparable:
-        return f"{after / before - 1.0:+.1%}"
-    return "not comparable"
-
-
-def difference_data(difference: PlacementDifference) -> dict[str, Any]:
-    """Return a difference as plain data, in seconds and bytes."""
-    return {
-        "before": _side_data(difference, difference.before),
-        "after": _side_data(difference, difference.after),
-        "same": difference.same,
-        "moves": [move.__dict__ for move in difference.moves],
-    }
+def move_table(difference: PlacementDifference) -> Table[Move]:
+    """Describe the modules that have work on another device, the most work first."""
+    return Table(
+        columns=[
+            Column("module", "module", key="module", words=True),
+            Column("from", "source", key="source"),
+            Column("to", "target", key="target"),
+            Column("ops", "ops", "{:,}".format, "ops"),
+            Column("of work", "seconds", seconds_text, "seconds"),
+        ],
+        rows=difference.moves,
+        title="what moved",
+        key="moves",
+        most=MOST_MOVES,
+    )
 
 
 def _side_data(difference: PlacementDifference, side: Side) -> dict[str, Any]:
     return {
-        "step_time": _finite(side.step_time),
+        "step_time": side.step_time,
         "transfers": side.transfers,
         "transfer_bytes": side.bytes,
         "peak_memory": dict(

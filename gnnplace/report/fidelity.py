@@ -1,4 +1,4 @@
-"""A fidelity study as a table, lines, plain data, a page and files."""
+"""A fidelity study, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from gnnplace.files import write_json, write_text
 from gnnplace.measurements import (
@@ -25,6 +24,17 @@ from gnnplace.measurements import (
 )
 from gnnplace.problem import machine, problem_to_data, write_cluster
 from gnnplace.report import html
+from gnnplace.report.answer import (
+    PAGE,
+    Answer,
+    Column,
+    Drawing,
+    Lines,
+    Table,
+    as_json,
+    as_page,
+    data_columns,
+)
 from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
 from gnnplace.report.timeline import Timeline, from_simulation
 from gnnplace.report.viewer import viewer
@@ -35,39 +45,65 @@ if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
 
 SHOWN_OPS = 12
-HEAD = ("placement", "predicted", "calibrated", "measured", "error", "calibrated error")
 
 
-def study_table(study: Study) -> Table:
-    """One row a placement."""
-    shown = Table(*HEAD, title=study.title)
-    for row in study.rows:
-        shown.add_row(*_cells(row))
-    return shown
-
-
-def _cells(row: FidelityRow) -> tuple[str, ...]:
-    if row.measured is None:
-        if row.predicted is None:
-            shown = "-"
-        else:
-            shown = seconds_text(row.predicted)
-        return (row.name, shown, "-", "-", row.error, "-")
-    return (
-        row.name,
-        *(
-            "-" if s is None else seconds_text(s)
-            for s in (row.predicted, row.calibrated)
-        ),
-        seconds_text(row.measured),
-        *(
-            "-" if s is None else f"{s / row.measured - 1:+.1%}"
-            for s in (row.predicted, row.calibrated)
-        ),
+def study_answer(study: Study) -> Answer:
+    """Describe predicted against measured step times of placements."""
+    halves = study.typical_repeated
+    is_measured = halves is not None and np.isfinite(halves.spearman)
+    return Answer(
+        title=f"Fidelity: {study.title}",
+        sections=[
+            _placement_table(study),
+            Lines(_study_lines(study)),
+            Drawing(lambda: _draw(study)),
+            *_residual_tables(study),
+        ],
+        data={
+            "model": study.model,
+            "cluster": study.cluster,
+            "microbatches": study.problem.microbatches,
+            "fingerprint": study.problem.fingerprint,
+            "machine": machine(),
+            "repeated": study.repeated or {},
+            "before": study.before or {},
+            "after": study.after or {},
+            "typical": study.typical or {},
+            "typical_repeated": halves or {},
+            "typical_ceiling": ceiling(halves.spearman)
+            if halves and is_measured
+            else None,
+            "calibration": study.calibration,
+        },
     )
 
 
-def study_lines(study: Study) -> list[str]:
+def _placement_table(study: Study) -> Table[FidelityRow]:
+    def off(seconds: float | None, row: FidelityRow) -> str | None:
+        """Format how far a prediction is from what was measured; None without either."""
+        if seconds is None or row.measured is None:
+            return None
+        return f"{seconds / row.measured - 1:+.1%}"
+
+    return Table(
+        columns=[
+            *data_columns(FidelityRow),
+            Column("placement", "name"),
+            Column("predicted", "predicted", seconds_text),
+            Column("calibrated", "calibrated", seconds_text),
+            Column("measured", "measured", seconds_text),
+            Column(
+                "error", lambda row: row.error or off(row.predicted, row), words=True
+            ),
+            Column("calibrated error", lambda row: off(row.calibrated, row)),
+        ],
+        rows=study.rows,
+        title=study.title,
+        key="rows",
+    )
+
+
+def _study_lines(study: Study) -> list[str]:
     """Format lines that sum up the table."""
     failures = sum(row.measured is None for row in study.rows)
     ops = [
@@ -105,40 +141,6 @@ def _typical_line(study: Study) -> str:
     )
 
 
-def study_data(study: Study) -> dict[str, Any]:
-    """Return the study as plain data."""
-    halves = study.typical_repeated
-    measured = halves is not None and np.isfinite(halves.spearman)
-    if halves is not None and measured:
-        top = ceiling(halves.spearman)
-    else:
-        top = None
-    return {
-        "model": study.model,
-        "cluster": study.cluster,
-        "microbatches": study.problem.microbatches,
-        "fingerprint": study.problem.fingerprint,
-        "machine": machine(),
-        "rows": [asdict(row) for row in study.rows],
-        "repeated": _finite(study.repeated),
-        "before": _finite(study.before),
-        "after": _finite(study.after),
-        "typical": _finite(study.typical),
-        "typical_repeated": _finite(study.typical_repeated),
-        "typical_ceiling": top,
-        "calibration": asdict(study.calibration),
-        "ops": [asdict(r) for r in op_residuals(study.samples, study.steps)],
-        "links": [
-            asdict(r) for r in link_residuals(_with_messages(study), study.steps)
-        ],
-    }
-
-
-def _finite(found: Agreement | None) -> dict[str, Any]:
-    values = asdict(found) if found is not None else {}
-    return {key: value if np.isfinite(value) else None for key, value in values.items()}
-
-
 def _with_messages(study: Study) -> Sequence[Sample]:
     """Return the runs whose messages were measured and not simulated."""
     if study.mode == "measured":
@@ -150,8 +152,9 @@ def write_study(study: Study, folder: Path) -> None:
     """Figures, a page, the calibration, and a calibrated problem and cluster."""
     c = study.calibration
     problem = study.problem
-    write_json(folder / "fidelity.json", study_data(study))
-    write_text(folder / "fidelity.html", _page(study))
+    answer = study_answer(study)
+    write_json(folder / "fidelity.json", as_json(answer))
+    write_text(folder / "fidelity.html", as_page(answer))
     write_calibration(folder / "calibration.json", c, study.overlap)
     better = calibrated(problem, c, study.overlap)
     write_json(
@@ -203,16 +206,10 @@ def _dots(name: str, points: Sequence[tuple[str, float, float]], colour: str) ->
     return Series(name, x, y, told=labels, joined="none", colour=colour)
 
 
-def _page(study: Study) -> str:
-    parts = [
-        *map(html.paragraph, study_lines(study)[:5]),
-        html.figure(svg(agreement_plot(study.rows, study.title))),
-        html.heading("Placements"),
-        html.table(HEAD, [_cells(row) for row in study.rows]),
-        *_viewer(study),
-        *_residuals(study),
-    ]
-    return html.page(f"Fidelity: {study.title}", parts)
+def _draw(study: Study) -> list[html.Html]:
+    """Draw predictions against measurements, and two steps as they were predicted."""
+    picture = svg(agreement_plot(study.rows, study.title))
+    return [html.figure(picture), *_viewer(study)]
 
 
 def _viewer(study: Study) -> list[html.Html]:
@@ -237,24 +234,34 @@ def _step(sample: Sample, what: str) -> Timeline:
     return from_simulation(sample.problem, simulation, label)
 
 
-def _residuals(study: Study) -> list[html.Html]:
-    ops = op_residuals(study.samples, study.steps)[:SHOWN_OPS]
-    links = link_residuals(_with_messages(study), study.steps)
-    op_lines = [
-        (r.op, r.module or "-", *map(seconds_text, (r.predicted, r.measured)))
-        for r in ops
+def _residual_tables(study: Study) -> list[Table[Any]]:
+    """Describe ops and messages that are most off; a terminal names the first ops in a line."""
+    times = [
+        Column[Any]("predicted", "predicted", seconds_text, "predicted"),
+        Column[Any]("measured", "measured", seconds_text, "measured"),
     ]
-    link_lines = [
-        (
-            f"{r.source} to {r.target}",
-            str(r.messages),
-            *map(seconds_text, (r.predicted, r.measured)),
-        )
-        for r in links
-    ]
-    return [
-        html.heading("Ops that are most off"),
-        html.table(("op", "module", "predicted", "measured"), op_lines),
-        html.heading("Messages, the sender's time"),
-        html.table(("link", "messages", "predicted", "measured"), link_lines),
-    ]
+    ops = Table(
+        columns=[
+            Column[Any]("op", "op", key="op"),
+            Column("module", "module", key="module"),
+            *times,
+        ],
+        rows=op_residuals(study.samples, study.steps),
+        title="Ops that are most off",
+        key="ops",
+        most=SHOWN_OPS,
+        only=PAGE,
+    )
+    links = Table(
+        columns=[
+            Column[Any]("link from", "source", key="source"),
+            Column("to", "target", key="target"),
+            Column("messages", "messages", key="messages"),
+            *times,
+        ],
+        rows=link_residuals(_with_messages(study), study.steps),
+        title="Messages, the sender's time",
+        key="links",
+        only=PAGE,
+    )
+    return [ops, links]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnnplace.planning import FitAnswer, FitChange
+from gnnplace.report.answer import Answer, Lines
 from gnnplace.units import bytes_text, seconds_text
 
 SHOWN = 5  # changes
@@ -20,8 +21,8 @@ PARTS = {
 }
 
 
-def fit_lines(answer: FitAnswer) -> list[str]:
-    """Format what `gnnplace plan --fits` prints."""
+def _lines(answer: FitAnswer) -> list[str]:
+    """Format the verdict, what fills the fullest device, and what would make it fit."""
     setting = answer.setting
     parts = answer.parts
     framework = setting.framework
@@ -79,11 +80,11 @@ def fit_lines(answer: FitAnswer) -> list[str]:
     return lines
 
 
-def fit_data(answer: FitAnswer) -> dict[str, Any]:
-    """Return what `gnnplace plan --fits --json` prints."""
+def fit_answer(answer: FitAnswer) -> Answer:
+    """Describe whether a plan fits, for `gnnplace plan --fits`."""
     framework = answer.setting.framework
     adapters = answer.setting.decoder.adapters
-    return {
+    data = {
         "model": None if answer.job is None else answer.job.model,
         "cluster": answer.setting.cluster.name,
         "framework": framework.name,
@@ -102,6 +103,7 @@ def fit_data(answer: FitAnswer) -> dict[str, Any]:
         "changes": [_change_data(change) for change in answer.changes],
         "nearest": None if answer.nearest is None else _change_data(answer.nearest),
     }
+    return Answer("Does it fit?", [Lines(_lines(answer))], data)
 
 
 def _change_data(change: FitChange) -> dict[str, Any]:

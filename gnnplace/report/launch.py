@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gnnplace.launch import LaunchAnswer, priced_spec
 from gnnplace.plans import Plan, device_peaks, roofline_line
+from gnnplace.report.answer import Answer, Lines
 from gnnplace.report.plans import job_words
 from gnnplace.units import bytes_text, seconds_text
 
@@ -53,9 +54,15 @@ def converted_lines(converted: LaunchFile, source: str, path: str) -> list[str]:
     ]
 
 
-def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
-    """Return what `gnnplace plan --given FILE` of a launcher prints as JSON."""
-    return {
+def launch_answer(found: LaunchAnswer, model: str, cluster: str) -> Answer:
+    """Describe what a launcher's plan takes, for `gnnplace plan --given FILE`.
+
+    Args:
+        found: The plan, and what it takes.
+        model: As it was named.
+        cluster: As it was named.
+    """
+    data = {
         "words": found.plan.words,
         "framework": found.framework,
         **asdict(found.answer),
@@ -65,16 +72,12 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
         "memory": device_peaks(found.setting, priced_spec(found.plan, found.setting)),
         "notes": list(found.told),
     }
+    lines = _answer_lines(found, model, cluster)
+    return Answer(f"{model} on {cluster}", [Lines(lines)], data)
 
 
-def launch_answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[str]:
-    """Format what `gnnplace plan --given FILE` of a launcher prints.
-
-    Args:
-        found: The plan, and what it takes.
-        model: As it was named.
-        cluster: As it was named.
-    """
+def _answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[str]:
+    """Format a launcher's plan, its time, rate and memory."""
     answer = found.answer
     framework = found.setting.framework
     sizes = found.setting.decoder

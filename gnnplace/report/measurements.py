@@ -1,77 +1,74 @@
-"""Stored runs and calibrations as tables."""
+"""Stored runs and calibrations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from rich.table import Table
 
 from gnnplace.measurements import Calibrated, Calibration, Forward, StoredRun
+from gnnplace.report.answer import Column, Table, TextTable, data_columns, text_table
 from gnnplace.units import seconds_text
 
-COLUMNS = (
-    "run",
-    "began",
-    "model",
+VERIFIED = {True: ", verified", False: ", WRONG", None: ""}
+
+
+def run_table(runs: Sequence[StoredRun], title: str) -> Table[StoredRun]:
+    """Describe stored runs, as they come."""
+
+    def outcome(run: StoredRun) -> str:
+        """Say how a run ended, and whether it computed what one device computes."""
+        ended = f"{run.outcome.status}{VERIFIED[run.outcome.verified]}"
+        return run.outcome.error or ended
+
+    return Table(
+        columns=[
+            *data_columns(StoredRun),
+            Column("run", lambda run: run.id[:12]),
+            Column("began", lambda run: run.began[:19], words=True),
+            Column("model", "model", words=True),
+            Column("M", "microbatches"),
+            Column("placer", "placer", words=True),
+            Column("mode", "mode", words=True),
+            Column("steps", "steps"),
+            Column("step", "step_time", seconds_text, "step_time"),
+            Column("predicted", "predicted", seconds_text),
+            Column("outcome", outcome, words=True),
+        ],
+        rows=runs,
+        title=title,
+    )
+
+
+CALIBRATION_HEADINGS = (
+    "problem",
     "M",
-    "placer",
-    "mode",
-    "steps",
-    "step",
-    "predicted",
-    "outcome",
+    "placements",
+    "MAPE",
+    "bias",
+    "MAPE after",
+    "bias after",
 )
 
 
-def runs_table(runs: Sequence[StoredRun], title: str) -> Table:
-    """One row a run, as they come."""
-    table = Table(*COLUMNS, title=title)
-    for run in runs:
-        table.add_row(*_cells(run))
-    return table
-
-
-def _cells(run: StoredRun) -> tuple[str, ...]:
-    outcome = run.outcome
-    verified = {True: ", verified", False: ", WRONG", None: ""}[outcome.verified]
-    return (
-        run.id[:12],
-        run.began[:19],
-        run.model,
-        str(run.microbatches),
-        run.placer or "-",
-        run.mode,
-        str(run.steps),
-        "-" if run.step_time is None else seconds_text(run.step_time),
-        "-" if run.predicted is None else seconds_text(run.predicted),
-        outcome.error or f"{outcome.status}{verified}",
-    )
-
-
-def calibration_table(found: Calibrated) -> Table:
-    """Error and bias of every problem before and after."""
-    samples = found.samples
-    held_out = found.held_out
-    table = Table(
-        "problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after"
-    )
-    uncalibrated = [
-        Forward(s.problem, s.placement).seconds(Calibration()) for s in samples
-    ]
+def calibration_table(calibrated: Calibrated) -> TextTable:
+    """Describe error and bias of every problem before and after."""
+    samples = calibrated.samples
+    profiled = [Forward(s.problem, s.placement).seconds(Calibration()) for s in samples]
     groups: dict[str, list[int]] = {}
-    for i, sample in enumerate(samples):
-        groups.setdefault(sample.problem.fingerprint, []).append(i)
-    for rows in [*groups.values(), list(range(len(samples)))]:
-        measured = np.array([samples[i].measured for i in rows])
-        cells = [
-            samples[rows[0]].problem.name,
-            str(samples[rows[0]].problem.microbatches),
-        ]
-        if len(rows) == len(samples) and len(groups) > 1:
+    for index, sample in enumerate(samples):
+        groups.setdefault(sample.problem.fingerprint, []).append(index)
+    everything = list(range(len(samples)))
+    lines = []
+    for indices in [*groups.values(), *([everything] if len(groups) > 1 else [])]:
+        measured = np.array([samples[index].measured for index in indices])
+        problem = samples[indices[0]].problem
+        cells = [problem.name, str(problem.microbatches)]
+        if indices is everything:
             cells = ["all", "-"]
-        for predicted in (uncalibrated, held_out):
-            error = (np.array([predicted[i] for i in rows]) - measured) / measured
-            cells += [f"{np.abs(error).mean():.1%}", f"{error.mean():+.1%}"]
-        table.add_row(*cells[:2], str(len(rows)), *cells[2:])
-    return table
+        cells.append(str(len(indices)))
+        for predicted in (profiled, calibrated.held_out):
+            errors = np.array([predicted[index] for index in indices]) / measured - 1
+            cells += [f"{np.abs(errors).mean():.1%}", f"{errors.mean():+.1%}"]
+        lines.append(cells)
+    return text_table("", CALIBRATION_HEADINGS, lines)

@@ -7,6 +7,7 @@ where each device's seconds go, and what two placements do differently.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,8 +19,11 @@ from gnnplace.files import write_text
 from gnnplace.placers import Result
 from gnnplace.problem import Placement, Problem, read_placement_for, read_problem
 from gnnplace.report import html
+from gnnplace.report.answer import html_parts
+from gnnplace.report.explanations import device_table, move_table
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
+from gnnplace.report.tables import comparison
 from gnnplace.report.timeline import Timeline, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
@@ -27,28 +31,7 @@ from gnnplace.simulation import Simulation, simulate
 from gnnplace.units import bytes_text, faults_text
 from gnnplace.units import page_seconds as seconds_text
 
-MOST_MOVES = 16
 MOST_STEPS = 6  # timelines of one page
-HEADS = (
-    "placer",
-    "predicted",
-    "peak memory",
-    "above the bound",
-    "time to place",
-    "remarks",
-)
-DEVICES = (
-    "device",
-    "busy",
-    "computing",
-    "waits for another device",
-    "waits for a transfer",
-    "messages",
-    "nothing left to do",
-    "peak memory",
-    "limit",
-)
-MOVES = ("module", "from", "to", "ops", "seconds of work")
 
 
 def write_page(
@@ -166,7 +149,7 @@ def placements_page(
     placed = [row for row in rows if row.predicted is not None]
     parts = [html.cards(_cards(placed) if rows else _figures(timelines))]
     if len(rows) > 1:
-        parts += [html.heading("Placers side by side"), *_comparison(rows)]
+        parts += html_parts(comparison(rows, "Placers side by side"))
     if timelines:
         parts += [viewer(timelines, beside=beside)]
     if beside and len(timelines) > 1:
@@ -225,73 +208,15 @@ def _cards(placed: Sequence[Row]) -> list[tuple[str, str]]:
     return cards
 
 
-def _comparison(rows: Sequence[Row]) -> list[Html]:
-    ordered = sorted(rows, key=lambda row: row.predicted or np.inf)
-    mode = next((row.mode for row in rows if row.mode), None)
-    slowest = (
-        max((row.executed or row.predicted or 0.0 for row in rows), default=0.0) or 1.0
-    )
-    heads = [*HEADS[:2], *([mode] if mode else []), *HEADS[2:]]
-    bars = [
-        html.share(
-            (row.executed or row.predicted or 0.0) / slowest,
-            row.lower_bound / slowest if row.lower_bound and row.predicted else None,
-        )
-        for row in ordered
-    ]
-    explanation = (
-        f"A bar is the {f'{mode} step time where it was run, else the ' if mode else ''}predicted "
-        "step time. The line across it is the lower bound: no placement can be faster. Predicted "
-        "times are simulated from those of ops and links."
-    )
-    lines = [_cells(row, mode) for row in ordered]
-    return [html.table(heads, lines, bars=bars, words=True), html.hint(explanation)]
-
-
-def _cells(row: Row, mode: str | None) -> list[str]:
-    return [
-        row.placer,
-        seconds_text(row.predicted),
-        *([seconds_text(row.executed)] if mode else []),
-        bytes_text(max(row.peak_memory)) if row.peak_memory else "-",
-        "-" if row.gap is None else f"{row.gap:.1%}",
-        seconds_text(row.seconds),
-        row.error or "; ".join(filter(None, (row.note, row.verified))),
-    ]
-
-
 def _devices(step: Timeline) -> list[Html]:
     """Where each device's seconds go, of a predicted step."""
     simulation = step.simulation
     if simulation is None or not np.isfinite(step.step_time):
         return []
-    total = max(step.step_time, 1e-300)
-    lines = []
-    for d, spent in enumerate(device_times(Causes(step.problem, simulation))):
-        limit = float(step.problem.cluster.memory[d])
-        shares = [
-            spent.other_device,
-            spent.transfer,
-            spent.messages,
-            spent.nothing_left,
-        ]
-        lines.append(
-            [
-                step.devices[d],
-                f"{spent.computing / total:.1%}",
-                seconds_text(spent.computing),
-                *(
-                    f"{seconds / total:.1%}" if seconds > 0 else ""
-                    for seconds in shares
-                ),
-                bytes_text(float(simulation.peak_memory[d])),
-                bytes_text(limit) if limit < 1e29 else "none",
-            ]
-        )
-    return [
-        html.heading(f"Where each device's seconds go: {step.label}"),
-        html.table(DEVICES, lines),
-    ]
+    times = device_times(Causes(step.problem, simulation))
+    table = device_table(step.problem, simulation, times)
+    title = f"Where each device's seconds go: {step.label}"
+    return html_parts(replace(table, title=title))
 
 
 def _moves(before: Timeline, after: Timeline) -> list[Html]:
@@ -305,24 +230,8 @@ def _moves(before: Timeline, after: Timeline) -> list[Html]:
     except MismatchError as error:
         return [html.paragraph(str(error))]
     parts = [html.heading("What moved"), html.paragraph(_moved(changes, before, after))]
-    lines = [
-        [
-            move.module,
-            move.source,
-            move.target,
-            f"{move.ops:,}",
-            seconds_text(move.seconds),
-        ]
-        for move in changes.moves[:MOST_MOVES]
-    ]
-    if lines:
-        parts.append(html.table(MOVES, lines))
-    if len(changes.moves) > MOST_MOVES:
-        parts.append(
-            html.hint(
-                f"{len(changes.moves) - MOST_MOVES} smaller moves are not listed."
-            )
-        )
+    if changes.moves:
+        parts += html_parts(replace(move_table(changes), title=""))
     return parts
 
 

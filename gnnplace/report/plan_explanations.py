@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from gnnplace.explaining import (
@@ -14,7 +14,8 @@ from gnnplace.explaining import (
     SlowdownCause,
     StepExplanation,
 )
-from gnnplace.report.launch import launch_answer_data, launch_answer_lines
+from gnnplace.report.answer import Answer, Lines
+from gnnplace.report.launch import launch_answer
 from gnnplace.report.plans import basis_line, interval_share
 from gnnplace.report.rates import rates_line
 from gnnplace.units import bytes_text, seconds_text
@@ -23,8 +24,8 @@ MOST = 3  # changes that are told
 MOST_CAUSES = 4
 
 
-def plan_explanation_lines(found: PlanExplanation) -> list[str]:
-    """Format what `gnnplace explain PLAN.json` prints."""
+def _plan_lines(found: PlanExplanation) -> list[str]:
+    """Format what bounds a plan, what would help, and what slows a run of it down."""
     step, (low, high) = found.step_time, found.interval
     share = interval_share(found.plan.file)
     if high:
@@ -103,19 +104,27 @@ def measured_lines(
     return lines
 
 
-def launch_explanation_lines(
+def launch_explanation_answer(
     found: LaunchExplanation, name: str, cluster: str
-) -> list[str]:
-    """Format what `gnnplace explain FILE` of a launcher prints."""
-    lines = launch_answer_lines(found.answer, name, cluster)
+) -> Answer:
+    """Describe what bounds a launcher's plan, for `gnnplace explain FILE`."""
+    priced = launch_answer(found.answer, name, cluster)
     answer = found.answer.answer
     step = answer.step_time or 0.0
-    lines += part_lines(found, step)
+    lines = part_lines(found, step)
     lines += change_lines(found, step, fits=answer.feasible)
     if found.measured is not None:
         interval = (answer.low or 0.0, answer.high or 0.0)
         lines += measured_lines(found.measured, step, interval, found.causes)
-    return lines
+    data = {
+        **priced.data,
+        "parts": found.parts,
+        "changes": [{"change": x.text, **asdict(x.answer)} for x in found.changes],
+        "bound": found.bound,
+        "measured": found.measured,
+        "suspects": causes_data(found.causes),
+    }
+    return replace(priced, sections=[*priced.sections, Lines(lines)], data=data)
 
 
 def part_lines(found: StepExplanation, step: float) -> list[str]:
@@ -158,19 +167,6 @@ def change_lines(found: StepExplanation, step: float, *, fits: bool) -> list[str
     return [*lines, "    none that fits is faster"]
 
 
-def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
-    """Return what `gnnplace explain FILE --json` of a launcher prints."""
-    changes = [{"change": x.text, **asdict(x.answer)} for x in found.changes]
-    return {
-        **launch_answer_data(found.answer),
-        "parts": found.parts,
-        "changes": changes,
-        "bound": found.bound,
-        "measured": None if found.measured is None else asdict(found.measured),
-        "suspects": causes_data(found.causes),
-    }
-
-
 def causes_data(causes: Sequence[SlowdownCause]) -> list[dict[str, Any]]:
     """Return what would explain the gap, the likeliest first; without a run all that may."""
     return [
@@ -186,9 +182,9 @@ def causes_data(causes: Sequence[SlowdownCause]) -> list[dict[str, Any]]:
     ]
 
 
-def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
-    """Return what `gnnplace explain PLAN.json --json` prints."""
-    return {
+def plan_explanation_answer(found: PlanExplanation) -> Answer:
+    """Describe what bounds a plan and what would help, for `gnnplace explain PLAN.json`."""
+    data = {
         "step_time": found.step_time,
         "interval": list(found.interval),
         "bound": found.bound,
@@ -201,6 +197,8 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
             for x in found.changes
         ],
         "tried": found.tried,
-        "measured": None if found.measured is None else asdict(found.measured),
+        "measured": found.measured,
         "suspects": causes_data(found.causes),
     }
+    title = f"{found.plan.file.model} on {found.plan.file.cluster}"
+    return Answer(title, [Lines(_plan_lines(found))], data)

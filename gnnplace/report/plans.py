@@ -38,20 +38,19 @@ from gnnplace.plans import (
     passes_in,
     timed,
 )
-from gnnplace.report.html import (
-    Html,
-    figure,
-    footer,
-    heading,
-    hint,
-    page,
-    paragraph,
-    share,
-    table,
+from gnnplace.report.answer import (
+    Answer,
+    Drawing,
+    Lines,
+    Section,
+    TextTable,
+    as_page,
+    text_table,
 )
+from gnnplace.report.html import Html, figure, footer, heading, paragraph, share
 from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
-from gnnplace.report.side_by_side import short_words
+from gnnplace.report.side_by_side import launcher_sections, short_words, trade_table
 from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
@@ -522,58 +521,71 @@ WHY = "The plan has its stage on this rank."
 def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     """Make the text of the page.
 
+    Its tables are apart from the lines of a terminal, which has no room for a row a stage, and
+    programs have the plan's file.
+
     Args:
         plan: with its times, as they were predicted.
         told: lines about a run of it.
     """
     file = plan.file
-    if plan.reason:
-        parts = [paragraph(plan.reason)]
-    else:
-        parts = []
-    parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
-    parts += [heading("Stages"), _stages(plan), *_meshes(file)]
-    step = plan_timeline(plan)
-    undrawn = "too many passes to draw, or its file has no times"
-    parts += [paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])]
-    rows = [[name, milliseconds_text(s, ".2f")] for name, s in file.parts.items()]
-    parts += [
-        heading("Where the busiest rank's time goes"),
-        table(["part", "ms"], rows),
-    ]
-    parts += [heading("Memory of each device"), *_memory(file.memory)]
-    parts += [heading("Time against memory")]
-    parts += [paragraph("Plans that were timed, none worse than another in both.")]
+    sections: list[Section] = [Lines([plan.reason])] if plan.reason else []
+    if told:
+        sections.append(Lines(told, title="What a run of it gave"))
+    if file.alternatives:
+        sections += launcher_sections(plan)
+    if file.trades:
+        sections.append(trade_table(file))
+    parts = [[name, milliseconds_text(s, ".2f")] for name, s in file.parts.items()]
     trades = [
         [f"{size / 1e9:.2f} GB", f"{milliseconds_text(s, '.2f')} ms"]
         for size, s in file.frontier
     ]
-    parts += [table(["fullest device", "step"], trades)]
-    parts += [paragraph(notice) for notice in plan.notices]
-    parts.append(
-        footer(f"All {'other ' if told else ''}times on this page are predicted.")
-    )
+    frontier = text_table("Time against memory", ["fullest device", "step"], trades)
+    sections += [
+        _stage_table(plan),
+        Drawing(lambda: _draw(plan)),
+        text_table("Where the busiest rank's time goes", ["part", "ms"], parts),
+        _memory_table(file.memory),
+        replace(
+            frontier, note="Plans that were timed, none worse than another in both."
+        ),
+        Lines(plan.notices),
+    ]
+    remark = f"All {'other ' if told else ''}times on this page are predicted."
+    sections.append(Drawing(lambda: [footer(remark)]))
     facts = ", ".join(
         line.strip() for line in plan_lines(plan)[: 2 if plan.feasible else 1]
     )
-    return page(f"{file.model} on {file.cluster}", parts, facts=facts)
+    return as_page(Answer(f"{file.model} on {file.cluster}", sections, facts=facts))
 
 
-def _stages(plan: Plan) -> Html:
-    heads = [
-        "stage",
-        "rank",
-        "from",
-        "to",
-        "replicas",
-        "shards",
-        "devices",
-        "ZeRO",
-        "recomputed",
-        "forward ms",
-        "gradients ms",
-        "of weights ms",
-    ]
+def _draw(plan: Plan) -> list[Html]:
+    """Draw the devices with their bytes, and the step."""
+    step = plan_timeline(plan)
+    undrawn = "too many passes to draw, or its file has no times"
+    drawn = paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])
+    return [*_meshes(plan.file), drawn]
+
+
+STAGE_HEADINGS = (
+    "stage",
+    "rank",
+    "from",
+    "to",
+    "replicas",
+    "shards",
+    "devices",
+    "ZeRO",
+    "recomputed",
+    "forward ms",
+    "gradients ms",
+    "of weights ms",
+)
+
+
+def _stage_table(plan: Plan) -> TextTable:
+    """Describe every stage: where it is, and what its passes take."""
     lines = []
     for k, stage in enumerate(plan.file.stages):
         seconds = [milliseconds_text(s, ".3g") for s in stage.seconds] or ["", "", ""]
@@ -591,7 +603,7 @@ def _stages(plan: Plan) -> Html:
                 *seconds,
             ]
         )
-    return table(heads, lines)
+    return text_table("Stages", STAGE_HEADINGS, lines)
 
 
 LIKELY_ENOUGH = 0.8
@@ -719,18 +731,16 @@ def _module(name: str) -> str:
     return f"stage {name[: name.index(_kind(name))]}"
 
 
-def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
-    kinds = list(MemoryEntry.model_fields)
-    sums = {name: entry.all for name, entry in memory.items()}
-    largest = max(sums.values(), default=1.0) or 1.0
-    lines = [
-        [
-            name,
-            *(f"{size / 1e9:.2f}" for size in entry.model_dump().values()),
-            f"{sums[name] / 1e9:.2f}",
-        ]
-        for name, entry in memory.items()
-    ]
-    heads = ["device", *(f"{kind}, GB" for kind in kinds), "in all, GB"]
-    bars = [share(size / largest) for size in sums.values()]
-    return [table(heads, lines, bars=bars), hint("A full bar is the fullest device.")]
+def _memory_table(memory: Mapping[str, MemoryEntry]) -> TextTable:
+    """Describe the bytes of each device by what they are of."""
+    largest = max((entry.all for entry in memory.values()), default=1.0) or 1.0
+    lines = []
+    for name, entry in memory.items():
+        sizes = [*entry.model_dump().values(), entry.all]
+        lines.append([name, *(f"{size / 1e9:.2f}" for size in sizes)])
+    headings = ["device", *(f"{kind}, GB" for kind in MemoryEntry.model_fields)]
+    return replace(
+        text_table("Memory of each device", [*headings, "in all, GB"], lines),
+        bar=lambda line: share(memory[line[0]].all / largest),
+        note="A full bar is the fullest device.",
+    )

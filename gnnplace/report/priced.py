@@ -6,59 +6,62 @@ from collections.abc import Iterable, Iterator
 
 from gnnplace.costs import Constant, ServerNetwork, tested_words
 from gnnplace.planning import PricedTable
+from gnnplace.report.answer import Column, Lines, Section, Table
 
 SHOWN = 30  # rows
 
 
-def priced_lines(priced: PricedTable) -> Iterator[str]:
-    """Format the feasible plans, the fastest first, then the others with the reason."""
-    order = priced.best_first()
-    if priced.environment:
-        environment = f", environment {priced.environment}"
-    else:
-        environment = ""
-    count = f"{len(order)} plans" if len(order) > 1 else "1 plan"
+def priced_sections(priced: PricedTable) -> list[Section]:
+    """Describe the feasible plans, the fastest first, then the others with the reason.
+
+    Programs have the table as it was given, with the answers of each row.
+    """
+    answers = priced.answers
+    environment = f", environment {priced.environment}" if priced.environment else ""
+    count = f"{len(answers)} plans" if len(answers) > 1 else "1 plan"
     tested = "by captured kernels"
     if priced.by_sizes:
         tested = tested_words(priced.framework)
-    yield f"{count}, priced as {priced.framework} trains{environment} ({tested}); the fastest first"
-    yield f"{'step':>10}  {'four in five within':>21}  {'tokens/s':>10}  {'peak':>8}  fits  plan"
-    for k in order[:SHOWN]:
-        answer = priced.answers[k]
-        # A plan is named by the cells of its row, as the table's author wrote them.
+
+    def get_interval(k: int) -> str | None:
+        """Return the times between which four of five steps are."""
+        low, high = answers[k].low, answers[k].high
+        return None if low is None or high is None else f"{low:.4g} to {high:.4g} s"
+
+    def get_plan(k: int) -> str:
+        """Return the cells of a row, as the table's author wrote them, and why it cannot be."""
         cells = zip(priced.table.columns, priced.table.cells[k], strict=True)
         words = ",".join(
             f"{name}={cell.strip()}" for name, cell in cells if cell.strip()
         )
-        if answer.step_time is None or answer.low is None or answer.high is None:
-            yield f"{'-':>10}  {words}: {answer.reason}"
-            continue
-        rate = ""
-        if answer.tokens_per_second is not None:
-            rate = f"{answer.tokens_per_second:.0f}"
-        if answer.peak is None:
-            memory = ""
-        else:
-            memory = f"{answer.peak / 1e9:.1f} GB"
-        if answer.fits is None:
-            fits = ""
-        else:
-            fits = f"{answer.fits:.0%}"
-        within = f"{answer.low:.4g} to {answer.high:.4g} s"
-        if answer.feasible:
-            why = ""
-        else:
-            why = f": {answer.reason}"
-        yield (
-            f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {memory:>8}  {fits:>4}  "
-            f"{words}{why}"
-        )
+        return words if answers[k].feasible else f"{words}: {answers[k].reason}"
+
+    table = Table[int](
+        columns=[
+            Column("step", lambda k: answers[k].step_time, "{:.4g} s".format),
+            Column("four in five within", get_interval),
+            Column("tokens/s", lambda k: answers[k].tokens_per_second, "{:.0f}".format),
+            Column("peak", lambda k: answers[k].peak, lambda b: f"{b / 1e9:.1f} GB"),
+            Column("fits", lambda k: answers[k].fits, "{:.0%}".format),
+            Column("plan", get_plan, words=True),
+        ],
+        rows=priced.best_first(),
+        title=(
+            f"{count}, priced as {priced.framework} trains{environment} ({tested}); the fastest "
+            "first"
+        ),
+        most=SHOWN,
+        boxed=False,
+    )
     # Each reason once, in the order of the plans.
-    reasons = (answer.untested for answer in priced.answers if answer.untested)
-    for untested in dict.fromkeys(reasons):
-        yield f"no published run of {priced.framework} was compared {untested}: intervals are wider"
-    if len(order) > SHOWN:
-        yield f"and {len(order) - SHOWN} more; -o answers.csv has all"
+    reasons = dict.fromkeys(answer.untested for answer in answers if answer.untested)
+    lines = [
+        f"no published run of {priced.framework} was compared {reason}: intervals are wider"
+        for reason in reasons
+    ]
+    if len(answers) > SHOWN:
+        lines.append("-o answers.csv has all plans")
+    return [table, Lines(lines)]
 
 
 def constant_lines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Result
@@ -40,13 +40,15 @@ class Row:
     verified: str = ""
     error: str = ""
 
-    def data(self) -> dict[str, Any]:
-        """Return the row as plain data, without unknown values."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in self.__dict__.items()
-            if value not in (None, "", ())
-        }
+    @property
+    def fullest(self) -> float | None:
+        """Bytes of the fullest device; None where they are not known."""
+        return max(self.peak_memory, default=None)
+
+    @property
+    def remarks(self) -> str:
+        """Why there is no placement, or what else is to be said of it."""
+        return self.error or "; ".join(filter(None, (self.note, self.verified)))
 
 
 def make_row(

@@ -1,11 +1,9 @@
-"""Splits of layers as lines and plain data: a search's answer.
+"""Splits of layers: a search's answer.
 
 A picture of a frontier: every trade of time for memory, the knee marked.
 
 The line is a staircase: between two strategies, the faster one is the best that fits. An axis is
 logarithmic where its numbers span more than a factor of ten.
-
-A split of layers as one page: what it costs beside others, where the time goes by layer, trades.
 
 The cost model adds up the seconds of every layer and of every resharding between layers, and
 nothing overlaps. So its step has one lane, in which a device does one after the other.
@@ -13,7 +11,7 @@ nothing overlaps. So its step has one lane, in which a device does one after the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,16 @@ import numpy as np
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Cluster, Device, Problem, build_problem
 from gnnplace.report import html
+from gnnplace.report.answer import (
+    PAGE,
+    TERMINAL,
+    Answer,
+    Drawing,
+    Lines,
+    Section,
+    TextTable,
+    text_table,
+)
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
@@ -36,42 +44,92 @@ from gnnplace.sharding import (
     ShardingResult,
 )
 from gnnplace.simulation import Simulator
-from gnnplace.units import bytes_text, milliseconds_text, page_seconds
+from gnnplace.units import bytes_text, page_seconds, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
     from gnnplace.sharding import GoalAnswer, LayerSplit, SplitGoal
 
 WHOLE = "whole on every device"  # what a layer that is not split is called
-COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
+DOES = {
+    "compute": "compute, forward and backward",
+    "gradient": "exchange of gradients",
+    "resharding": "resharding of inputs",
+    "reduction": "sums of partial results",
+}
+"""What the parts of a cost are, by their names."""
+TURN = (
+    "resharding",
+    "compute",
+    "reduction",
+    "gradient",
+)  # of a layer, one after the other
+HOW = "how it is split"
+KIND = "device"
+WHY = "Every device does its share of it."
+
+
+def split_answer(
+    problem: ShardingProblem,
+    split: LayerSplit | None,
+    result: ShardingResult,
+    goal: str = TIME,
+) -> Answer:
+    """Describe one split; one of a file of tables has no parts, and so no timeline.
+
+    Args:
+        problem: The cost tables.
+        split: The split of a model's layers; None for that of a file.
+        result: What the search found.
+        goal: What it is best in.
+    """
+    sections: list[Section] = []
+    head = f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}"
+    if result.memory is not None:
+        head += f", memory {result.memory:.6g} bytes"
+    if split is None:
+        sections += [Lines([head]), _choice_table(problem, result)]
+    else:
+        sections += _sections_of_layers(split)
+    search = f"searched for {result.seconds:.3f} s, {proof(result, goal)}"
+    title = f"{problem.name} on {problem.devices} devices"
+    return Answer(
+        title,
+        [*sections, Lines([search]), Drawing(_draw_footer)],
+        split_data(problem, result, split),
+    )
 
 
 def split_data(
     problem: ShardingProblem, result: ShardingResult, split: LayerSplit | None = None
 ) -> dict[str, Any]:
     """Return a split as plain data; a model's with its parts, what DDP costs, and its words."""
-    return {
+    data: dict[str, Any] = {
         "cost": result.cost,
         "memory": result.memory,
         "configuration": dict(zip(problem.names, result.configuration, strict=True)),
         "seconds": result.seconds,
         "exact": result.exact,
-        **({} if result.exact or result.bound is None else {"bound": result.bound}),
-        **({} if split is None else _data_of_layers(split)),
     }
+    if not result.exact and result.bound is not None:
+        data["bound"] = result.bound
+    if split is not None:
+        data["layers"] = {layer.name: layer.words for layer in split.words}
+        data["without_rule"] = {x.name: x.reason for x in split.words if x.reason}
+        costs = {"predicted": split.predicted, "data_parallel": split.data_parallel}
+        for key, parts in costs.items():
+            data[key] = vars(parts) | {"total": parts.total}
+    return data
 
 
-def _data_of_layers(split: LayerSplit) -> dict[str, Any]:
-    return {
-        "layers": {layer.name: layer.words for layer in split.words},
-        "without_rule": {x.name: x.reason for x in split.words if x.reason},
-        "predicted": _parts_data(split.predicted),
-        "data_parallel": _parts_data(split.data_parallel),
-    }
-
-
-def _parts_data(parts: CostParts) -> dict[str, float]:
-    return vars(parts) | {"total": parts.total}
+def _choice_table(problem: ShardingProblem, result: ShardingResult) -> TextTable:
+    """Describe the configuration of each layer of a file of tables."""
+    pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
+    lines = [
+        [name, str(k), str(len(cost)), f"{cost[k]:.10g}"] for name, k, cost in pairs
+    ]
+    headings = ["layer", "configuration", "of", "its own cost"]
+    return replace(text_table("", headings, lines), boxed=False)
 
 
 def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
@@ -101,39 +159,82 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
     return [line]
 
 
-def split_lines(
-    problem: ShardingProblem,
-    split: LayerSplit | None,
-    result: ShardingResult,
-    goal: str = TIME,
-) -> list[str]:
-    """Format a split; a model's in words, with its cost in parts beside data parallelism.
-
-    Args:
-        problem: The cost tables.
-        split: The split of a model's layers; None for that of a file.
-        result: What the search found.
-        goal: What it is best in.
-    """
-    if split is None:
-        return _table_lines(problem, result, goal)
+def _sections_of_layers(split: LayerSplit) -> list[Section]:
+    """Describe the split of a model's layers, and data parallelism beside it."""
     mesh = " x ".join(str(n) for n in split.mesh)
     best, parallel = split.predicted, split.data_parallel
+    name, devices = split.problem.name, split.problem.devices
     words = [layer.words for layer in split.words]
-    return [
-        f"{problem.name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a step",
+    sentence = f"{versus(best, parallel, words, devices)}, as predicted"
+    lines = [
+        f"{name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a step",
         *(f"  {line}" for line in split.lines()),
         *_without_rule((layer.name, layer.reason) for layer in split.words),
-        _heading("predicted"),
-        *(_part_line(name, parts) for name, parts in strategies(split).items()),
-        f"{versus(best, parallel, words, problem.devices)}, as predicted",
-        f"searched for {result.seconds:.3f} s, {proof(result, goal)}",
+    ]
+    costs = {"this strategy": best, "data parallelism": parallel}
+    splits = {
+        layer.name: f"{layer.words} ({layer.reason})" if layer.reason else layer.words
+        for layer in split.words
+    }
+    by_layer = dict(zip(splits, split.by_layer, strict=True))
+    layers = _cost_table("layer", by_layer, HOW, splits.__getitem__)
+
+    def draw() -> list[Html]:
+        """Draw the figures that matter most, and the step."""
+        speed_up = f"{parallel.total / best.total:.3g}x"
+        cards = [
+            (page_seconds(best.total), "predicted step time"),
+            (speed_up, "predicted speed-up over data parallelism"),
+            (bytes_text(best.memory), "memory of a device"),
+        ]
+        title = "What each layer takes, one after the other"
+        return [html.cards(cards), viewer([split_timeline(split)], title=title)]
+
+    return [
+        # A page has the table of layers instead, where a terminal has equal layers in one line.
+        Lines(lines, only=TERMINAL),
+        _cost_table(
+            "predicted", costs, "memory", lambda x: bytes_text(costs[x].memory)
+        ),
+        Lines([sentence]),
+        Drawing(draw),
+        replace(layers, title="Layers", only=PAGE),
     ]
 
 
-def strategies(split: LayerSplit) -> dict[str, CostParts]:
-    """Return what this strategy and data parallelism cost, in this order."""
-    return {"this strategy": split.predicted, "data parallelism": split.data_parallel}
+def _cost_table(
+    heading: str,
+    costs: Mapping[str, CostParts],
+    last_heading: str,
+    last: Callable[[str], str],
+) -> TextTable:
+    """Describe costs in parts: a row for each name.
+
+    Args:
+        heading: Of the names.
+        costs: By name.
+        last_heading: Of the last column.
+        last: Returns what the last column says of a name.
+    """
+    largest = max(parts.total for parts in costs.values()) or 1.0
+    lines = []
+    for name, parts in costs.items():
+        seconds = [
+            parts.compute,
+            parts.reduction,
+            parts.gradient,
+            parts.resharding,
+        ]
+        cells = [seconds_text(value) if value else "" for value in seconds]
+        lines.append([name, seconds_text(parts.total), *cells, last(name)])
+    headings = ["step", "compute", "partial sums", "gradients", "resharding"]
+    words = (last_heading,) if last_heading == HOW else ()
+    return replace(
+        text_table("", [heading, *headings, last_heading], lines, words=words),
+        bar=lambda line: html.share(costs[line[0]].total / largest),
+        note="A step is the sum of its parts: nothing overlaps.",
+        boxed=False,
+    )
 
 
 def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
@@ -161,28 +262,6 @@ def versus(
     return f"{ratio:.3g} times as fast as data parallelism"
 
 
-def _table_lines(
-    problem: ShardingProblem, result: ShardingResult, goal: str
-) -> list[str]:
-    width = max(len(name) for name in problem.names)
-    pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
-    lines = [
-        f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs
-    ]
-    if result.memory is None:
-        memory = ""
-    else:
-        memory = f", memory {result.memory:.6g} bytes"
-    head = (
-        f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
-    )
-    return [
-        f"{head} ({proof(result, goal)})",
-        *lines,
-        f"searched for {result.seconds:.3f} s",
-    ]
-
-
 def proof(result: ShardingResult, goal: str = TIME) -> str:
     """Say whether a split is proven best for a goal."""
     if goal == MEMORY:
@@ -196,35 +275,43 @@ def proof(result: ShardingResult, goal: str = TIME) -> str:
     return f"at most {100 * result.gap:.2g} % of it above the best; a proof would take more memory"
 
 
-def _heading(first: str) -> str:
-    return (
-        f"{first:16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory"
-    )
+def frontier_answer(
+    problem: ShardingProblem, answer: Frontier, *, network: bool
+) -> Answer:
+    """Describe every trade of time for memory.
 
-
-def _part_line(name: str, parts: CostParts) -> str:
-    seconds = (
-        parts.total,
-        parts.compute,
-        parts.reduction,
-        parts.gradient,
-        parts.resharding,
-    )
-    columns = " ".join(f"{milliseconds_text(value, '7.4g')} ms" for value in seconds)
-    return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
-
-
-def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
-    """All points of a frontier, the knee marked."""
-    lines = [frontier_title(problem, answer), f"{'cost':>16}  {'memory (bytes)':>16}"]
+    Args:
+        problem: What was split.
+        answer: Its frontier.
+        network: Whether costs are seconds.
+    """
+    cost_text = seconds_text if network else "{:.10g}".format
+    lines = []
     for k, point in enumerate(answer.points):
-        if point.memory is None:
-            memory = "unknown"
-        else:
-            memory = f"{point.memory:.10g}"
-        knee = "  <- knee" if k == answer.knee else ""
-        lines.append(f"{point.cost:16.10g}  {memory:>16}{knee}")
-    return [*lines, f"searched for {answer.seconds:.3f} s"]
+        memory = "unknown" if point.memory is None else bytes_text(point.memory)
+        knee = "knee" if k == answer.knee else ""
+        lines.append([cost_text(point.cost), memory, knee])
+    headings = ["step", "memory of a device", ""]
+    trades = replace(text_table("", headings, lines, words=[""]), boxed=False)
+    title = frontier_title(problem, answer)
+    return Answer(
+        title=title,
+        sections=[
+            Lines([title], only=TERMINAL),
+            Drawing(lambda: [_draw_trades(problem, answer, network=network)]),
+            trades,
+            Lines([f"searched for {answer.seconds:.3f} s"]),
+            Drawing(_draw_footer),
+        ],
+    )
+
+
+def _draw_trades(problem: ShardingProblem, answer: Frontier, *, network: bool) -> Html:
+    return html.figure(svg(frontier_picture(problem, answer, network=network)))
+
+
+def _draw_footer() -> list[Html]:
+    return [html.footer("All times on this page are predicted by the cost model.")]
 
 
 def frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
@@ -330,137 +417,6 @@ def _axis(name: str, values: Sequence[float]) -> Axis:
         return Axis(name, logarithmic=True, limits=(low / 1.1, high * 1.1))
     margin = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
     return Axis(name, limits=(low - margin, high + margin))
-
-
-DOES = {
-    "compute": "compute, forward and backward",
-    "gradient": "exchange of gradients",
-    "resharding": "resharding of inputs",
-    "reduction": "sums of partial results",
-}
-TURN = (
-    "resharding",
-    "compute",
-    "reduction",
-    "gradient",
-)  # of a layer, one after the other
-HEADS = ("strategy", "step", *DOES.values(), "memory of a device")
-LAYERS = ("layer", "step", *DOES.values(), "how it is split")
-KIND = "device"
-WHY = "Every device does its share of it."
-
-
-def split_page(
-    problem: ShardingProblem,
-    split: LayerSplit | None,
-    result: ShardingResult,
-    goal: str = TIME,
-) -> str:
-    """Make the page of one split; one of a file of tables has no parts, and so no timeline.
-
-    Args:
-        problem: The cost tables.
-        split: The split of a model's layers; None for that of a file.
-        result: The split.
-        goal: What it is best in.
-    """
-    title = f"{problem.name} on {problem.devices} devices"
-    facts = f"The split is {proof(result, goal)}; it was searched for {result.seconds:.3f} s."
-    parts = [_tables(problem, result)] if split is None else _of_layers(split)
-    return html.page(title, [*parts, _told()], facts=facts)
-
-
-def frontier_page(problem: ShardingProblem, answer: Frontier, *, network: bool) -> str:
-    """Make the page of every trade of time for memory.
-
-    Args:
-        problem: what was split.
-        answer: its frontier.
-        network: whether costs are seconds.
-    """
-    lines = [
-        [
-            page_seconds(point.cost) if network else f"{point.cost:.10g}",
-            "unknown" if point.memory is None else bytes_text(point.memory),
-            "the knee" if k == answer.knee else "",
-        ]
-        for k, point in enumerate(answer.points)
-    ]
-    picture = svg(frontier_picture(problem, answer, network=network))
-    parts = [
-        html.figure(picture),
-        html.table(("step", "memory of a device", ""), lines),
-        _told(),
-    ]
-    facts = f"The search took {answer.seconds:.3f} s."
-    return html.page(frontier_title(problem, answer), parts, facts=facts)
-
-
-def _told() -> Html:
-    return html.footer("All times on this page are predicted by the cost model.")
-
-
-def _of_layers(split: LayerSplit) -> list[Html]:
-    costs = strategies(split)
-    names = list(costs)
-    best, parallel = costs[names[0]], costs[names[1]]
-    words = [layer.words for layer in split.words]
-    largest = max(parts.total for parts in costs.values()) or 1.0
-    bars = [html.share(parts.total / largest) for parts in costs.values()]
-    lines = [
-        [name, *_seconds(parts), bytes_text(parts.memory)]
-        for name, parts in costs.items()
-    ]
-    step = split_timeline(split)
-    cards = [
-        (page_seconds(best.total), "predicted step time"),
-        (
-            f"{parallel.total / best.total:.3g}x",
-            "predicted speed-up over data parallelism",
-        ),
-        (bytes_text(best.memory), "memory of a device"),
-    ]
-    return [
-        html.cards(cards),
-        html.paragraph(
-            f"In a sentence: {versus(best, parallel, words, split.problem.devices)}."
-        ),
-        html.heading("Strategies side by side"),
-        html.table(HEADS, lines, bars=bars),
-        viewer([step], title="What each layer takes, one after the other"),
-        html.heading("Layers"),
-        _layers(split),
-    ]
-
-
-def _seconds(parts: CostParts) -> list[str]:
-    components = [getattr(parts, name) for name in DOES]
-    return [
-        page_seconds(parts.total),
-        *(page_seconds(value) if value else "" for value in components),
-    ]
-
-
-def _layers(split: LayerSplit) -> Html:
-    largest = max(parts.total for parts in split.by_layer) or 1.0
-    lines = [
-        [
-            layer.name,
-            *_seconds(parts),
-            f"{layer.words} ({layer.reason})" if layer.reason else layer.words,
-        ]
-        for layer, parts in zip(split.words, split.by_layer, strict=True)
-    ]
-    bars = [html.share(parts.total / largest) for parts in split.by_layer]
-    return html.table(LAYERS, lines, bars=bars, words=True)
-
-
-def _tables(problem: ShardingProblem, result: ShardingResult) -> Html:
-    pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
-    lines = [
-        [name, str(k), str(len(cost)), f"{cost[k]:.10g}"] for name, k, cost in pairs
-    ]
-    return html.table(("layer", "configuration", "of", "its own cost"), lines)
 
 
 def split_timeline(split: LayerSplit) -> Timeline:

@@ -1,17 +1,27 @@
-"""Each launcher's fastest plan in one table, the fastest first."""
+"""Each launcher's fastest plan in one table, the fastest first, and what more devices buy."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gnnplace.launch import start_command
-from gnnplace.plans import OWN, Plan, PlanFile
+from gnnplace.plans import OWN, Plan, PlanFile, TradeEntry
+from gnnplace.report.answer import (
+    Column,
+    Lines,
+    Section,
+    Table,
+    TextTable,
+    plain_lines,
+    text_table,
+)
 from gnnplace.report.rates import utilization
 from gnnplace.units import bytes_text, seconds_text
 
-HEAD = (
+HEADINGS = (
     "launcher",
     "step",
     "in four of five",
@@ -20,6 +30,7 @@ HEAD = (
     "MFU",
     "memory",
     "fits",
+    "plan",
 )
 CONVENTION = (
     "TFLOP/s a GPU and MFU count the model's products alone, forward and backward, nothing that is "
@@ -31,8 +42,8 @@ NOTABLE_GAP = 1e-3
 LAYERS = re.compile(r"layers=([0-9+]+)")
 
 
-def side_by_side_lines(plan: Plan) -> list[str]:
-    """Format every launcher's fastest plan that stands beside a plan; none where nothing does.
+def launcher_sections(plan: Plan) -> list[Section]:
+    """Describe every launcher's fastest plan that stands beside a plan; none where nothing does.
 
     Args:
         plan: The fastest of all, with its alternatives.
@@ -40,27 +51,50 @@ def side_by_side_lines(plan: Plan) -> list[str]:
     alternatives = plan.file.alternatives
     if len(alternatives) < 2:
         return []
-    rows: list[tuple[str, ...]] = [HEAD]
-    words = [""]
-    for name, entry in alternatives.items():
-        if entry.plan is not None:
-            rows.append((name, *_figures(entry.plan)))
-            words.append(short_words(entry.plan.words or ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    lines = [
-        "each launcher's fastest plan, at the prices of the framework that it starts:"
+    # A reason begins with the launcher's name.
+    reasons = [entry.reason for entry in alternatives.values() if entry.reason]
+    lines = [*reasons, *_unfinished_lines(plan), CONVENTION]
+    return [_launcher_table(plan.file), Lines([f"  {line}" for line in lines])]
+
+
+def side_by_side_lines(plan: Plan) -> list[str]:
+    """Format every launcher's fastest plan for a terminal."""
+    return [x for section in launcher_sections(plan) for x in plain_lines(section)]
+
+
+def _launcher_table(file: PlanFile) -> TextTable:
+    """Describe each launcher's fastest plan; a terminal has its words below its figures."""
+    rows = [
+        [name, *_figures(entry.plan), short_words(entry.plan.words or "")]
+        for name, entry in file.alternatives.items()
+        if entry.plan is not None
     ]
-    for row, text in zip(rows, words, strict=True):
-        cells = [f"{row[0]:{widths[0]}}"]
-        for cell, width in zip(row[1:], widths[1:], strict=True):
-            cells.append(f"{cell:>{width}}")
-        lines.append("  " + "  ".join(cells))
-        lines += [f"  {'':{widths[0]}}  {text}"] if text else []
-    lines += [
-        f"  {entry.reason}" for entry in alternatives.values() if entry.reason
-    ]  # a reason begins with the launcher's name
-    lines += [f"  {line}" for line in _unfinished_lines(plan)]
-    return [*lines, f"  {CONVENTION}"]
+    title = (
+        "each launcher's fastest plan, at the prices of the framework that it starts:"
+    )
+    table = text_table(title, HEADINGS, rows, words=HEADINGS[-1:])
+    return replace(table, boxed=False, below=True)
+
+
+def _figures(file: PlanFile) -> list[str]:
+    """Return the cells of a launcher's row between its name and the plan's words."""
+    seconds = file.step_time or 0.0
+    low, high = file.interval or [seconds, seconds]
+    devices = len(file.memory)
+    share = utilization(file, seconds)
+    flops = "-"
+    if file.flops is not None:
+        flops = f"{file.flops / seconds / devices / 1e12:.0f}"
+    peak = max(entry.all for entry in file.memory.values())
+    return [
+        seconds_text(seconds),
+        f"{seconds_text(low)} to {seconds_text(high)}",
+        f"{file.rate / devices:,.0f}",
+        flops,
+        "-" if share is None else f"{share:.1%}",
+        bytes_text(peak),
+        "-" if file.fits is None else f"{file.fits:.0%}",
+    ]
 
 
 def _unfinished_lines(plan: Plan) -> Iterator[str]:
@@ -77,53 +111,37 @@ def _unfinished_lines(plan: Plan) -> Iterator[str]:
             )
 
 
-def _figures(file: PlanFile) -> tuple[str, ...]:
-    """Return the cells of a launcher's row behind its name."""
-    seconds = file.step_time or 0.0
-    low, high = file.interval or [seconds, seconds]
-    devices = len(file.memory)
-    share = utilization(file, seconds)
-    if file.flops is None:
-        flops = ""
-    else:
-        flops = f"{file.flops / seconds / devices / 1e12:.0f}"
-    peak = max(entry.all for entry in file.memory.values())
-    return (
-        seconds_text(seconds),
-        f"{seconds_text(low)} to {seconds_text(high)}",
-        f"{file.rate / devices:,.0f}",
-        flops,
-        "" if share is None else f"{share:.1%}",
-        bytes_text(peak),
-        "" if file.fits is None else f"{file.fits:.0%}",
-    )
-
-
-def trade_lines(plan: Plan) -> list[str]:
-    """Format a launcher's plans that trade time for memory or devices; none where there are none.
+def trade_table(file: PlanFile) -> Table[TradeEntry]:
+    """Describe a launcher's plans that trade time for memory or devices.
 
     A bar is as long as the plan is fast, that of the fastest `BAR` characters.
 
     Args:
-        plan: With `trades`.
+        file: Of the plan, with `trades`.
     """
-    trades = plan.file.trades
-    if not trades:
-        return []
+    trades = file.trades
     fastest = min(trade.step_time for trade in trades)
     numbers = {trade.num_devices for trade in trades}
     if len(numbers) > 1:
         bought = "more devices"
     else:
         bought = "less and less memory"
-    lines = [f"{plan.file.launcher}'s fastest plans with {bought}:"]
-    for trade in trades:
-        bar = "█" * max(1, round(BAR * fastest / trade.step_time))
-        lines.append(
-            f"  {trade.num_devices:6,d} devices  {bytes_text(trade.memory):>8}  "
-            f"{seconds_text(trade.step_time):>8}  {bar:{BAR}}  {short_words(trade.words)}"
-        )
-    return lines
+    return Table(
+        columns=[
+            Column("devices", "num_devices", "{:,}".format),
+            Column("memory", "memory", bytes_text),
+            Column("step", "step_time", seconds_text),
+            Column(
+                "",
+                lambda trade: "█" * max(1, round(BAR * fastest / trade.step_time)),
+                words=True,
+            ),
+            Column("plan", lambda trade: short_words(trade.words), words=True),
+        ],
+        rows=trades,
+        title=f"{file.launcher}'s fastest plans with {bought}:",
+        boxed=False,
+    )
 
 
 def short_words(words: str) -> str:

@@ -1,24 +1,38 @@
-"""Tables for people: placers side by side, one simulated step, sizes of micro-batches, modules.
+"""What tables say: placers side by side, one simulated step, sizes of micro-batches, modules.
 
-For a terminal by rich; a placement or a plan by module also as a file to read (.md) or to work with
-(.csv). Intervals are those of the throughput objective.
+A placement or a plan by module is also a file to read (.md) or to work with (.csv). Intervals are
+those of the throughput objective.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.explaining import module_rows
-from gnnplace.files import csv_text, write_text
+from gnnplace.files import write_text
 from gnnplace.placers import Result, ThroughputResult
 from gnnplace.problem import Placement, Problem
-from gnnplace.report.rows import Row
+from gnnplace.report import html
+from gnnplace.report.answer import (
+    Answer,
+    Column,
+    Lines,
+    Table,
+    TextTable,
+    as_csv,
+    as_markdown,
+    data_columns,
+    text_table,
+)
+from gnnplace.report.html import Html
+from gnnplace.report.rows import Row, summary_lines
 from gnnplace.simulation import Simulation
 from gnnplace.units import bytes_text, seconds_text
 
@@ -26,84 +40,141 @@ if TYPE_CHECKING:
     from gnnplace.plans import Plan
     from gnnplace.policy import Size
 
+PERCENT = "{:.1%}".format
 
-def comparison_table(rows: Sequence[Row], title: str) -> Table:
-    """Placers side by side, the best predicted first; speed-ups are over placer ``single``.
+
+def comparison(rows: Sequence[Row], title: str) -> Table[Row]:
+    """Describe placers side by side; people see the best predicted first.
 
     ``measured`` is wall clock, ``virtual`` the same run by the workers' own CPU time and stamps.
     """
-    mode = next((row.mode for row in rows if row.mode), "measured")
+    mode = next((row.mode for row in rows if row.executed), None)
     base = next((row for row in rows if row.placer == "single"), None)
-    table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("placer", no_wrap=True)
-    headings = [
-        "predicted",
-        mode,
-        "virtual",
-        "speed-up",
-        "peak memory",
-        "gap",
-        "to place",
-    ]
-    shown = [h for h in headings if h != "virtual" or mode == "measured"]
-    if not any(row.executed for row in rows):
-        shown = [h for h in shown if h not in (mode, "virtual")]
-    for heading in shown:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("remarks", overflow="fold")
-    for row in sorted(rows, key=lambda row: (row.predicted is None, row.predicted)):
-        cells = _cells(row, base, mode)
-        if row.placer == "best":
-            style = "bold green"
-        else:
-            style = None
-        remarks = row.error or "; ".join(
-            part for part in (row.note, row.verified) if part
-        )
-        table.add_row(row.placer, *(cells[h] for h in shown), remarks, style=style)
-    return table
+    longest = max((row.executed or row.predicted or 0.0 for row in rows), default=0.0)
+    # Times of a run stand where there was one.
+    times = [Column[Row]("predicted", "predicted", seconds_text)]
+    if mode is not None:
+        times.append(Column(mode, "executed", seconds_text))
+    if mode == "measured":
+        times.append(Column("virtual", "virtual", seconds_text))
+    run = "" if mode is None else f"{mode} step time where it was run, else the "
+    return Table(
+        columns=[
+            *data_columns(Row),
+            Column("placer", "placer"),
+            *times,
+            Column("speed-up", partial(_speedup, base=base)),
+            Column("peak memory", "fullest", bytes_text),
+            Column("gap", "gap", PERCENT),
+            Column("to place", "seconds", seconds_text),
+            Column("remarks", "remarks", words=True),
+        ],
+        rows=rows,
+        title=title,
+        key="rows",
+        unknown=(None, "", ()),
+        order=lambda row: (row.predicted is None, row.predicted),
+        best=next((row for row in rows if row.placer == "best"), None),
+        bar=partial(_bar, longest=longest or 1.0),
+        note=(
+            f"A bar is the {run}predicted step time. The line across it is the lower bound: no "
+            "placement can be faster, and the gap is to it. Predicted times are simulated from "
+            "those of ops and links."
+        ),
+    )
 
 
-def _cells(row: Row, base: Row | None, mode: str) -> dict[str, str]:
-    return {
-        "predicted": seconds_text(row.predicted),
-        mode: seconds_text(row.executed),
-        "virtual": seconds_text(row.virtual),
-        "speed-up": _speedup(row, base),
-        "peak memory": bytes_text(max(row.peak_memory)) if row.peak_memory else "-",
-        "gap": "-" if row.gap is None else f"{row.gap:.1%}",
-        "to place": seconds_text(row.seconds),
-    }
-
-
-def _speedup(row: Row, base: Row | None) -> str:
+def _speedup(row: Row, base: Row | None) -> str | None:
     """Of executed times where both were run, else of predicted ones, marked ``p``."""
     if base is None or base.predicted is None or not row.predicted:
-        return "-"
+        return None
     if row.executed and base.executed:
         return f"{base.executed / row.executed:.2f}x"
     return f"{base.predicted / row.predicted:.2f}x p"
 
 
-def simulation_table(problem: Problem, simulation: Simulation) -> Table:
-    """Busy share and peak memory of every device."""
-    table = Table(title=f"{problem.name}: predicted step", title_justify="left")
-    for heading in ("device", "kind", "ops", "busy", "peak memory", "of", "headroom"):
-        table.add_column(
-            heading, justify="left" if heading in ("device", "kind") else "right"
-        )
+def _bar(row: Row, longest: float) -> Html:
+    """Draw the time of a step, with a line at its lower bound."""
+    bound = None
+    if row.lower_bound is not None and row.predicted:
+        bound = row.lower_bound / longest
+    return html.share((row.executed or row.predicted or 0.0) / longest, bound)
+
+
+def comparison_answer(
+    problem: Problem, rows: Sequence[Row], *, may_split: bool
+) -> Answer:
+    """Describe what `gnnplace compare` says of placers.
+
+    Args:
+        problem: What was placed.
+        rows: One for each placer.
+        may_split: Whether more devices than one could be used.
+    """
+    title = f"{problem.name} on {problem.num_devices} devices"
+    lines = summary_lines(rows, may_split=may_split)
+    return Answer(
+        title, [comparison(rows, title), Lines(lines)], {"problem": problem.name}
+    )
+
+
+@dataclass(frozen=True)
+class DeviceLoad:
+    """What a simulated step does with a device: ops, part of the time that it is busy, bytes."""
+
+    device: str
+    kind: str
+    ops: int
+    busy: float
+    peak_memory: float
+    memory: float
+    headroom: float
+
+
+LOAD_COLUMNS = (
+    Column[DeviceLoad]("device", "device"),
+    Column[DeviceLoad]("kind", "kind", words=True),
+    Column[DeviceLoad]("ops", "ops"),
+    Column[DeviceLoad]("busy", "busy", PERCENT),
+    Column[DeviceLoad]("peak memory", "peak_memory", bytes_text),
+    Column[DeviceLoad]("of", "memory", bytes_text),
+    Column[DeviceLoad]("headroom", "headroom", bytes_text),
+)
+
+
+def simulation_answer(problem: Problem, simulation: Simulation) -> Answer:
+    """Describe a simulated step: busy share and peak memory of every device."""
     busy = simulation.busy_share(problem.num_devices)
+    peaks = simulation.peak_memory.tolist()
+    rows = []
+    peak_memory = {}
     for d, device in enumerate(problem.cluster.devices):
-        table.add_row(
-            device.name,
-            device.kind,
-            str(int((simulation.device == d).sum())),
-            f"{busy[d]:.1%}",
-            bytes_text(simulation.peak_memory[d]),
-            bytes_text(device.memory),
-            bytes_text(device.memory - simulation.peak_memory[d]),
+        peak_memory[device.name] = peaks[d]
+        load = DeviceLoad(
+            device=device.name,
+            kind=device.kind,
+            ops=int((simulation.device == d).sum()),
+            busy=busy[d],
+            peak_memory=peaks[d],
+            memory=device.memory,
+            headroom=device.memory - peaks[d],
         )
-    return table
+        rows.append(load)
+    is_finite = np.isfinite(simulation.step_time)
+    step = seconds_text(simulation.step_time) if is_finite else "none"
+    lines = [f"predicted step time: {step}"]
+    for fault in simulation.faults:
+        lines.append(f"infeasible: {fault}")
+    title = f"{problem.name}: predicted step"
+    return Answer(
+        title=title,
+        sections=[Table(LOAD_COLUMNS, rows, title), Lines(lines)],
+        data={
+            "step_time": simulation.step_time,
+            "peak_memory": peak_memory,
+            "feasible": simulation.feasible,
+        },
+    )
 
 
 def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
@@ -127,63 +198,77 @@ def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
     ]
 
 
-def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:
-    """Make a table of the step time at every number of micro-batches."""
-    table = Table("micro-batches", "work on one device", "step, predicted", "remarks")
-    for size in sizes:
-        if size.result is None:
-            step = "-"
-        else:
-            step = seconds_text(size.result.step_time)
-        remark = size.note or ("chosen" if size is chosen else "")
-        table.add_row(str(size.microbatches), seconds_text(size.work), step, remark)
-    return table
-
-
-def interval_row(
-    result: ThroughputResult | tuple[str, GnnplaceError],
-) -> dict[str, Any]:
-    """One placer's row as plain data."""
-    if isinstance(result, tuple):
-        return {"placer": result[0], "error": str(result[1])}
-    return {
-        "placer": result.placer,
-        "interval": result.interval,
-        "interval_bound": result.interval_bound,
-        "step_time": result.step_time,
-        "seconds": result.seconds,
-        "note": result.note,
-    }
-
-
-def interval_table(
-    results: Sequence[ThroughputResult | tuple[str, GnnplaceError]], title: str
-) -> Table:
-    """Placers by interval; the largest of their bounds holds for all."""
-    heads = (
-        "placer",
-        "interval, predicted",
-        "above bound",
-        "step, predicted",
-        "found in",
+def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table[Size]:
+    """Describe the step time at every number of micro-batches."""
+    return Table(
+        columns=[
+            Column("micro-batches", "microbatches"),
+            Column("work on one device", "work", seconds_text),
+            Column(
+                "step, predicted",
+                lambda size: None if size.result is None else size.result.step_time,
+                seconds_text,
+            ),
+            Column(
+                "remarks",
+                lambda size: size.note or ("chosen" if size is chosen else ""),
+                words=True,
+            ),
+        ],
+        rows=sizes,
     )
-    table = Table(*heads, "remarks", title=title)
-    placed = [result for result in results if not isinstance(result, tuple)]
-    bound = max((result.interval_bound for result in placed), default=0.0)
-    for result in sorted(placed, key=lambda result: result.interval):
-        if bound > 0:
-            gap = f"{result.interval / bound - 1:.1%}"
-        else:
-            gap = "-"
-        seconds = (
-            seconds_text(x) for x in (result.interval, result.step_time, result.seconds)
-        )
-        interval, step, search = seconds
-        table.add_row(result.placer, interval, gap, step, search, result.note)
-    for failed in results:
-        if isinstance(failed, tuple):
-            table.add_row(failed[0], "-", "-", "-", "-", str(failed[1]))
-    return table
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """One placer by the throughput objective; seconds. An error is why it has no placement."""
+
+    placer: str
+    interval: float | None = None
+    interval_bound: float | None = None
+    step_time: float | None = None
+    seconds: float | None = None
+    note: str | None = None
+    error: str | None = None
+
+
+def interval_answer(
+    problem: Problem, results: Sequence[ThroughputResult | tuple[str, GnnplaceError]]
+) -> Answer:
+    """Describe placers by interval; the largest of their bounds holds for all."""
+    rows = []
+    for result in results:
+        if isinstance(result, tuple):
+            rows.append(IntervalRow(result[0], error=str(result[1])))
+            continue
+        times = (result.interval, result.interval_bound, result.step_time)
+        rows.append(IntervalRow(result.placer, *times, result.seconds, result.note))
+    bound = max((row.interval_bound or 0.0 for row in rows), default=0.0)
+
+    def gap(row: IntervalRow) -> float | None:
+        """Return how far an interval is above the bound; None without either."""
+        if row.interval is None or bound <= 0:
+            return None
+        return row.interval / bound - 1
+
+    title = f"{problem.name} on {problem.num_devices} devices"
+    table = Table(
+        columns=[
+            *data_columns(IntervalRow),
+            Column("placer", "placer"),
+            Column("interval, predicted", "interval", seconds_text),
+            Column("above bound", gap, PERCENT),
+            Column("step, predicted", "step_time", seconds_text),
+            Column("found in", "seconds", seconds_text),
+            Column("remarks", lambda row: row.error or row.note, words=True),
+        ],
+        rows=rows,
+        title=title,
+        key="rows",
+        unknown=(None,),
+        order=lambda row: (row.interval is None, row.interval),
+    )
+    return Answer(title, [table], {"problem": problem.name})
 
 
 def interval_keys(result: Result) -> dict[str, Any]:
@@ -199,7 +284,6 @@ def interval_keys(result: Result) -> dict[str, Any]:
 
 SUFFIXES = (".md", ".csv")
 ALL = 10**9  # rows
-Rows = list[list[str]]
 
 
 def check_table(path: str | None) -> None:
@@ -212,8 +296,8 @@ def check_table(path: str | None) -> None:
         raise InputError(f"table {path!r}: name a file that ends in .md or .csv")
 
 
-def placement_rows(problem: Problem, placement: Placement) -> tuple[list[str], Rows]:
-    """Headings, and a row for every module on each device it has ops on, as the step needs them.
+def placement_table(problem: Problem, placement: Placement) -> TextTable:
+    """Describe every module on each device it has ops on, as the step needs them.
 
     Seconds are those of its ops there, bytes of their state.
     """
@@ -236,11 +320,22 @@ def placement_rows(problem: Problem, placement: Placement) -> tuple[list[str], R
         ]
         for k, count, time, size in zip(keys.tolist(), ops, spent, state, strict=True)
     ]
-    return ["module", "device", "ops", "seconds", "bytes of state"], rows
+    headings = ["module", "device", "ops", "seconds", "bytes of state"]
+    return text_table("", headings, rows)
 
 
-def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
-    """Headings, and a row for every module in each stage that has some of it."""
+PLAN_HEADINGS = (
+    "module",
+    "stage",
+    "devices",
+    "replicas x shards",
+    "ZeRO",
+    "recomputed",
+)
+
+
+def plan_table(plan: Plan) -> TextTable:
+    """Describe every module in each stage that has some of it."""
     rows = []
     for number, stage in enumerate(plan.file.stages):
         devices = " ".join(stage.device_names)
@@ -253,14 +348,7 @@ def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
             rows.append(
                 [module, str(number), devices, mesh, str(stage.zero), recomputed]
             )
-    return [
-        "module",
-        "stage",
-        "devices",
-        "replicas x shards",
-        "ZeRO",
-        "recomputed",
-    ], rows
+    return text_table("", PLAN_HEADINGS, rows)
 
 
 def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
@@ -268,7 +356,7 @@ def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
 
     def places(plan: Plan) -> dict[str, str]:
         by_module: dict[str, str] = {}
-        for module, _, devices, mesh, zero, recomputed in plan_rows(plan)[1]:
+        for module, _, devices, mesh, zero, recomputed in plan_table(plan).rows:
             suffix = f", ZeRO {zero}" * (zero != "0") + ", recomputed" * (
                 recomputed == "yes"
             )
@@ -285,19 +373,12 @@ def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
     }
 
 
-def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
+def write_table(path: str | Path, table: Table[Any]) -> None:
     """Write a table atomically.
 
     Raises:
         InputError: neither .md nor .csv, or the file cannot be written.
     """
     check_table(str(path))
-    plain = Path(path).suffix == ".csv"
-    if plain:
-        write_text(path, csv_text([headings, *rows]))
-        return
-    lines = [list(headings), ["---"] * len(headings), *rows]
-    text = (
-        f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines
-    )
-    write_text(path, "".join(text))
+    is_csv = Path(path).suffix == ".csv"
+    write_text(path, as_csv(table) if is_csv else as_markdown(table))

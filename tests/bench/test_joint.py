@@ -132,10 +132,10 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
 
 def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
     short, grid = headline_grids(list(rows.values()))
-    assert short.headings[:3] == ("method", "pcie-a100-2", "all")
-    assert {line[0]: line[-1] for line in short.lines}["learned"] == "0 of 2"
+    assert short.shown().headings[:3] == ["method", "pcie-a100-2", "all"]
+    assert {line[0]: line[-1] for line in short.rows}["learned"] == "0 of 2"
     assert grid.title == "Step times on pcie-a100-2, ms, predicted"
-    told = {line[0]: line for line in grid.lines}
+    told = {line[0]: line for line in grid.rows}
     assert told["ddp"][-1] == "1.000"
     ratio = rows["single", 0]["step_time"] / rows["ddp", 0]["step_time"]
     assert told["single"][-1] == f"{ratio:.3f}"

@@ -75,5 +75,5 @@ def test_they_stand_in_tables_of_their_own_with_the_constructions_in_both():
         "s@1": 2,
         "s@1-steps": 2,
     }
-    lines = tables(found["s@1-steps"], merged({}, rows), "heft", "title")[0].lines
+    lines = tables(found["s@1-steps"], merged({}, rows), "heft", "title")[0].rows
     assert [line[:2] for line in lines] == [["heft", "0 steps"], ["best", "9 steps"]]

@@ -20,8 +20,9 @@ from gnnplace.bench.summary import (
     quality_plot,
     summarise,
 )
-from gnnplace.bench.tables import Grid, performance_profiles
+from gnnplace.bench.tables import performance_profiles
 from gnnplace.errors import InputError
+from gnnplace.report import text_table
 from gnnplace.report.pictures import svg
 from tests.bench.rows import row
 from tests.report.drawn import texts, tooltips
@@ -66,8 +67,8 @@ def test_wide_tables_are_in_files_alone(tmp_path):
 
 def test_the_page_holds_all_and_needs_nothing():
     grids = [
-        Grid("first", ("a", "b"), [("x", "1")]),
-        Grid("second", ("a",), [("<y>",)]),
+        text_table("first", ("a", "b"), [("x", "1")]),
+        text_table("second", ("a",), [("<y>",)]),
     ]
     plots = {"seconds": '<svg xmlns="http://www.w3.org/2000/svg"></svg>'}
     sections = [Section("small", "small: 3 problems", grids, plots)]

@@ -12,13 +12,13 @@ from gnnplace.bench.tables import (
     BETTER,
     NOISE,
     WORSE,
-    Grid,
     breakdown,
     interval_text,
     pairings,
     performance_profiles,
     tables,
 )
+from gnnplace.report import as_markdown, boxed, html_parts, text_table
 from tests.bench.rows import row
 
 
@@ -38,7 +38,7 @@ def test_tables_that_have_nothing_to_say_are_left_out():
 def test_failures_are_counted_by_reason():
     rows = [row(p, "heft", None, error="timed out after 1 s") for p in "ab"]
     rows += [row("a", "etf", None, error="x" * 200), row("c", "etf", 1.0, error="")]
-    lines = found(rows)["Failed cells"].lines
+    lines = found(rows)["Failed cells"].rows
     assert ["heft", "timed out after 1 s", "2"] in lines
     assert [len(line[1]) for line in lines if line[0] == "etf"] == [80]
 
@@ -49,7 +49,7 @@ def test_runs_are_compared_with_their_predictions():
         for i, t in enumerate((1.0, 2.0, 3.0))
     ]
     rows += [row("b", "random", 1.0, predicted=1.0)]  # too few to say anything
-    (line,) = found(rows)["Predicted against run"].lines
+    (line,) = found(rows)["Predicted against run"].rows
     assert line == ["a", "3", "1.000", "9.1%", "-9.1%", "0.0%"]
 
 
@@ -60,12 +60,16 @@ def test_families_and_pairs_have_their_tables():
         for who, t in (("annealing", 1.0), ("heft", 2.0))
     ]
     all_ = found(rows)
-    assert all_["Over best known, by family"].headings == ("placer", "cnn", "rnn")
-    assert all_["Over best known, by cluster"].lines == [
+    assert all_["Over best known, by family"].shown().headings == [
+        "placer",
+        "cnn",
+        "rnn",
+    ]
+    assert all_["Over best known, by cluster"].rows == [
         ["annealing 0 s", "1.000"],
         ["heft 0 s", "2.000"],
     ]
-    (pair,) = all_["Paired: step time over annealing's at the same budget"].lines
+    (pair,) = all_["Paired: step time over annealing's at the same budget"].rows
     assert pair == ["heft", "0 s", "2.000", "2", "0", "longer"]
 
 
@@ -124,25 +128,22 @@ def test_the_verdict_is_what_the_interval_says():
     assert pairings(rows, rival="nobody") == []
 
 
-GRID = Grid(
+GRID = text_table(
     "Times of <all>", ("placer", "ratio"), [("heft & co", "1.5"), ("etf", "2.0")]
 )
 
 
 def test_one_table_in_three_ways():
     out = Console(file=io.StringIO(), width=80)
-    out.print(GRID.table())
+    out.print(*boxed(GRID))
     assert "heft & co" in out.file.getvalue()
-    assert GRID.markdown() == [
-        "### Times of <all>",
-        "",
+    assert as_markdown(GRID).splitlines() == [
         "| placer | ratio |",
         "|---|---:|",
         "| heft & co | 1.5 |",
         "| etf | 2.0 |",
-        "",
     ]
-    html = GRID.html()
+    html = "".join(html_parts(GRID, level=3))
     assert "<h3>Times of &lt;all&gt;</h3>" in html
     assert html.count("<tr>") == 3
     assert "<td>heft &amp; co</td><td>1.5</td>" in html

@@ -9,7 +9,8 @@ from gnnplace.measurements.fidelity import FidelityRow, Study
 from gnnplace.measurements.samples import Sample
 from gnnplace.placers import contract
 from gnnplace.policy.placing import place
-from gnnplace.report.fidelity import _page, agreement_plot
+from gnnplace.report import as_page
+from gnnplace.report.fidelity import agreement_plot, study_answer
 from gnnplace.report.pictures import svg
 from tests.report.drawn import texts, tooltips
 from tests.report.embedded import held
@@ -67,7 +68,7 @@ def test_the_page_shows_two_placements():
             FidelityRow(name, predicted=found.step_time, measured=measured)
         )
         study.samples.append(Sample(problem, found.placement, measured, name))
-    data = held(_page(study))
+    data = held(as_page(study_answer(study)))
     most_off, fastest = "the most off, single", "the fastest, heft"
     assert [step["name"].rpartition(",")[0] for step in data["steps"]] == [
         fastest,
@@ -75,4 +76,4 @@ def test_the_page_shows_two_placements():
     ]
     assert len(data["graphs"]) == 1
     study.samples.clear()
-    assert "<canvas" not in _page(study)
+    assert "<canvas" not in as_page(study_answer(study))

@@ -12,11 +12,13 @@ from gnnplace.placers import contract
 from gnnplace.policy.placing import make_placer as placer
 from gnnplace.report import (
     Row,
+    as_terminal,
+    boxed,
     chrome_trace,
-    comparison_table,
+    comparison,
     from_simulation,
     make_row,
-    simulation_table,
+    simulation_answer,
     with_best_bound,
 )
 from gnnplace.units import bytes_text, seconds_text
@@ -69,8 +71,8 @@ def test_tables_name_speed_ups_and_failures(placed):
         make_row(("exact", InfeasibleError("no room"))),
     ]
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(comparison_table(rows, "title"))
-    console.print(simulation_table(problem, result.simulation))
+    console.print(*boxed(comparison(rows, "title")))
+    console.print(*as_terminal(simulation_answer(problem, result.simulation)))
     text = console.export_text()
     assert f"{single.step_time / result.step_time:.2f}x p" in text
     assert "no room" in text

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
+from gnnplace.report import as_page
 from gnnplace.report.pictures import svg
 from gnnplace.report.sharding import (
     DOES,
     Trade,
-    frontier_page,
+    frontier_answer,
     frontier_plot,
-    split_page,
+    split_answer,
     split_timeline,
 )
 from gnnplace.sharding.answers import (
@@ -94,7 +95,7 @@ def test_the_page_has_data_parallelism_and_layers(split):
     """Every call and its split, and data parallelism beside this strategy."""
     tables, result = split
     layers = tables.split(result)
-    text = split_page(tables.problem, layers, result)
+    text = as_page(split_answer(tables.problem, layers, result))
     [shown] = held(text)["steps"]
     assert instants(shown, shown["finish"])[-1] == pytest.approx(result.cost)
     spans = [getattr(part, name) > 0 for part in layers.by_layer for name in DOES]
@@ -108,9 +109,9 @@ def test_the_page_has_data_parallelism_and_layers(split):
 def test_a_frontier_has_a_picture_and_a_row_a_trade(split):
     """As many rows as strategies, the knee marked."""
     answer = shard_frontier(split[0], epsilon=0.2)
-    text = frontier_page(split[0].problem, answer, network=True)
+    text = as_page(frontier_answer(split[0].problem, answer, network=True))
     assert text.count("<tr><td>") == len(answer.points)
-    assert "the knee" in text
+    assert '<td class="words">knee</td>' in text
     assert "<svg" in text
 
 

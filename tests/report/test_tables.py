@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table as RichTable
 
 import gnnplace
 from gnnplace.cli import main as cli
@@ -21,13 +22,13 @@ from gnnplace.plans.answers import find_plans
 from gnnplace.plans.job import SearchOptions
 from gnnplace.policy.placing import place
 from gnnplace.problem import write_problem
+from gnnplace.report import as_json, as_terminal
 from gnnplace.report.tables import (
     check_table,
+    interval_answer,
     interval_keys,
-    interval_row,
-    interval_table,
-    placement_rows,
-    plan_rows,
+    placement_table,
+    plan_table,
     write_table,
 )
 from tests.plans.toys import chain, cluster
@@ -52,9 +53,14 @@ def test_throughput_is_compared_with_what_others_come_to(results: list[object]) 
 def test_rows_and_table(results: list[object]) -> None:
     """Errors stand in their rows."""
     given = [*results, ("broken", InputError("no"))]
-    assert interval_row(given[-1]) == {"placer": "broken", "error": "no"}  # type: ignore[arg-type]
-    assert interval_row(given[0])["interval"] > 0  # type: ignore[arg-type]
-    assert interval_table(given, "x").row_count == 5  # type: ignore[arg-type]
+    answer = interval_answer(training_chain(), given)  # type: ignore[arg-type]
+    rows = as_json(answer)["rows"]
+    assert rows[-1] == {"placer": "broken", "error": "no"}
+    assert rows[0]["interval"] > 0
+    assert "error" not in rows[0]
+    [table] = as_terminal(answer)
+    assert isinstance(table, RichTable)
+    assert table.row_count == 5
     assert interval_keys(gnnplace.place(training_chain(), placer="single")) == {}
 
 
@@ -115,9 +121,10 @@ def test_every_op_and_second_of_a_placement_is_in_its_table(tmp_path):
     """Ops, seconds and state sum to those of the problem; CSV and Markdown have the same cells."""
     problem = training_chain()
     placement = place(problem, placer="heft").placement
-    headings, rows = placement_rows(problem, placement)
-    write_table(tmp_path / "t.csv", headings, rows)
-    write_table(tmp_path / "t.md", headings, rows)
+    table = placement_table(problem, placement)
+    headings, rows = [column.key for column in table.columns], table.rows
+    write_table(tmp_path / "t.csv", table)
+    write_table(tmp_path / "t.md", table)
     with open(tmp_path / "t.csv", newline="") as file:
         read = list(csv.reader(file))
     assert read == [headings, *rows]
@@ -135,7 +142,7 @@ def test_every_module_of_a_plan_has_a_row():
     plan = find_plans(
         chain(np.random.default_rng(0), count=4), cluster(2), SearchOptions(budget=0.0)
     )[0]
-    _, rows = plan_rows(plan)
+    rows = plan_table(plan).rows
     assert [row[0] for row in rows] == ["s0", "s1", "s2", "s3"]
     assert {name for row in rows for name in row[2].split()} <= {"gpu:0", "gpu:1"}
 

@@ -1,4 +1,4 @@
-"""What the constraint model of ``exact`` is built from.
+"""The input of the constraint model of ``exact``.
 
 Whole numbers for times (``make_scale``), tensors that travel together (``bundles``), and devices
 that can be swapped (``equal_devices``).

@@ -1,21 +1,22 @@
 """``exact``: places by constraint programming, with a proven bound (CP-SAT of ortools).
 
-After DLPlacer (Pal et al., 2019), with a constraint programme in place of their integer programme:
-the model with its constraints and what it relaxes is in ``exact_model``. The search:
+After DLPlacer (Pal et al., 2019), with a constraint programme instead of their integer programme.
+The model, its constraints and its relaxations are described in ``exact.model``. The search:
 
-1. The best of the portfolio's constructions, improved by annealing (several times from there, where
-   there is time), is where the solver starts and what it must beat (``_incumbent``).
-2. Problems that are small enough are solved whole (``_solve_whole``): every solution's devices and
-   starts become sequences, which the simulator judges (``Incumbent.offer``); the solver's bound
-   holds for every placement. Where the least step of the model cannot be reached first come, first
-   served, a gap remains and is reported.
-3. Next the problem is split by units' devices, best bound first (``exact_tree``).
-4. In turn with that come large neighbourhoods (Shaw, 1998): all but a few units stay where they
-   are, their ops keep their order, and the small model is solved (``_solve_part``), in turn with
-   short annealing. Larger problems get steps 1 and 4 alone, and the general lower bound.
+1. The best construction of the portfolio is improved by annealing, several times if there is time.
+   The solver starts from it and must beat it (``_incumbent``).
+2. Small problems are solved as a whole (``_solve_whole``). The devices and starts of every solution
+   become sequences, which the simulator times (``Incumbent.offer``). The solver's bound holds for
+   every placement. If channels that serve first come, first served cannot reach the least step time
+   of the model, a gap remains and is reported.
+3. Then branch and bound over the units' devices, best bound first (``exact.tree``).
+4. Alternating with step 3, large neighbourhood search (Shaw, 1998): all but a few units stay on
+   their devices, their ops keep their order, and the small model that is left is solved
+   (``_solve_part``), alternating with short annealing. Larger problems get only steps 1 and 4, and
+   the general lower bound.
 
-The value is always the simulator's, and "optimal" is said only where the bound meets it within one
-part in a million. With budget 0 a fixed amount of the solver's deterministic time.
+The step time is always the simulator's. "Optimal" is said only if the bound meets it within one
+part in a million. With budget 0 the solver gets a fixed amount of its deterministic time.
 Complexity: exponential; model size O(n D + T D^2).
 """
 

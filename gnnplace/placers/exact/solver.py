@@ -1,10 +1,10 @@
 """The constraint solver as ``exact`` calls it, and the best placement so far that it feeds.
 
-CP-SAT (ortools) is timed, seeded and interruptible. Left alone, it takes Ctrl-C for itself while it
-solves and afterwards leaves the signal at the system's default: the next Ctrl-C kills the process,
-a notebook's kernel too. Here it keeps its hands off the signal (``catch_sigint_signal``) and solves
-in a thread beside, so that Ctrl-C reaches the caller at once as a ``KeyboardInterrupt``; the solver
-is then told to stop and waited for.
+CP-SAT (ortools) runs with a time limit, a seed, and can be interrupted. By default it handles
+Ctrl-C itself while it solves, and afterwards leaves the signal at the system's default: the next
+Ctrl-C kills the process, even a notebook's kernel. Here its handler is off
+(``catch_sigint_signal``) and it solves in a second thread, so that Ctrl-C reaches the caller at
+once as a ``KeyboardInterrupt``; the solver is then stopped, and the caller waits until it has.
 """
 
 from __future__ import annotations

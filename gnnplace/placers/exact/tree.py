@@ -1,17 +1,18 @@
 """Branch and bound over devices on top of the constraint model of ``exact``.
 
-Formulation: a node fixes the devices of the first units, in the order of ``use_order``; its model
-has these devices, must beat the best placement known, and is given a short time. What the solver
-proves of it is its bound. A node that is neither solved nor refuted is split by the next unit's
-device (equal devices that are not in use yet count once); one with nothing left to split is tried
-again with twice the time. The node of the least bound is next (best first; Land and Doig, 1960), so
-the least bound of all nodes, open and closed, holds for every placement.
+Formulation: a node fixes the devices of the first units, in the order of ``use_order``. Its model
+has these devices fixed, must beat the best placement so far, and gets a short time limit; the bound
+that the solver proves is the node's bound. A node that is neither solved nor refuted is split by
+the device of the next unit (of equal devices that are not in use yet only one is tried). A node
+with nothing left to split is tried again with twice the time. The node of least bound is next (best
+first; Land and Doig, 1960), so that the least bound of all nodes, open and closed, holds for every
+placement.
 
-A node whose model's optimum the simulator does not reach is tried again with channels that serve
-first come, first served, and then split.
+If the simulator does not reach the optimum of a node's model, the node is solved again with
+channels that serve first come, first served, and then split.
 
-Micro-batched models have few units and many ops: fixing devices leaves pure scheduling problems,
-which the solver refutes in milliseconds where the whole model takes minutes.
+Models with micro-batches have few units and many ops. With all devices fixed only a scheduling
+problem is left, which the solver refutes in milliseconds; the whole model takes minutes.
 Complexity: exponential; one model of O(n D + T D^2) a node.
 """
 

@@ -1,33 +1,35 @@
 """The annealer: moves of units and of the order from a good placement, in cycles that cool down.
 
-Formulation: simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) on a device for every unit
-and one order of all ops, with the moves and the energy of ``moves``. The acceptance threshold is
-drawn first (``moves.threshold_of``), so that a simulation stops as soon as it must be rejected. A
-shift that passes no op of its own device changes nothing and is not simulated. Cycles start from
-the best state so far and grow longer, whatever the budget is, so that a search which is cut off
-later is never worse. How a cycle treats the order is its ``Habit``:
+Formulation: simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983). The state is a device for
+every unit and one order of all ops; moves and energy are those of ``moves``. The acceptance
+threshold is drawn before the move is simulated (``moves.threshold_of``), so that the simulation
+stops as soon as the move must be rejected. A shift that passes no op on its own device changes
+nothing and is not simulated. Each cycle starts from the best state so far and is longer than the
+one before. None of this depends on the budget, so that a larger budget is never worse. A cycle's
+``Habit`` says how it treats the order:
 
-* **renewed**: after so many moves of units list scheduling makes the order anew, the present one
-  being the priority: without it what moves keeps a place in the order that was made for where it
-  came from, and pipelines of micro-batches never form (5 % of the step time on captured graphs).
-* **loose**: a move is simulated in the order that is there; if that is not far above the state's
+* **renewed**: after a number of moves of units, list scheduling makes a new order with the present
+  order as its priority. Without renewal a moved unit keeps a place in the order that suited its
+  former device, and pipelines of micro-batches never form (5 % of the step time on captured
+  graphs).
+* **loose**: a move is simulated in the present order. If the result is not far above the state's
   step time, list scheduling by the best state's distances to the end
-  (``list_scheduling.distances``) makes an order for the new devices; the better one counts. Where
-  that hardly ever helps most moves go without. The best state is justified as soon as it is found.
+  (``list_scheduling.distances``) makes an order for the new devices, and the better order counts.
+  On problems where this rarely helps, most moves skip it. A new best state is justified at once.
 
-``Annealer`` is ``annealing``'s cycle: in 30 % of the moves a shift, in 30 % of the others an order
-renewed. The temperature falls geometrically to a thirtieth. It starts at 0.1 % of the start's
-energy times the root of how many moves the cycle has an op, at 0.03 % to 0.3 %: hotter, and the few
-moves that a large graph gets destroy a good start and never come back. Each cycle is twice as long
-as the one before; one that found something ends with a renewal by all known priorities. With budget
-0: one cycle of 2,000 moves, fewer above 2,000 ops. The learned placer's cycles are
-``policy.search``'s. Moves are all drawn at random: a network that valued them was no better
-(docs/learned.md). Complexity: O(moves) simulations.
+``Annealer`` is the cycle of ``annealing``: 30 % of the moves are shifts, and 30 % of the others
+renew the order. The temperature falls geometrically to a thirtieth. It starts at 0.1 % of the
+start's energy times the square root of the cycle's moves per op, within 0.03 % and 0.3 %. A hotter
+start on a large graph, which gets few moves, destroys a good state that is never found again. Each
+cycle is twice as long as the one before; a cycle that improved the best state ends with a renewal
+by all known priorities. With budget 0 there is one cycle of 2,000 moves, fewer above 2,000 ops. The
+learned placer has its own cycles (``policy.search``). Moves are drawn at random: a network that
+valued them was no better (docs/learned.md). Complexity: O(moves) simulations.
 
-The best state may lack some bytes, whose penalty is small. The best that fits is kept beside it,
-so that an answer is never worse than a start that fits. A penalty on any byte that keeps searches
-out of such states is simpler, and finds less: steps of ``learned`` are 1.007 times as long on 26
-problems of tight memory, up to 1.08 times (one second of the processor each).
+The best state may exceed memory by some bytes, for which the penalty is small. The best state that
+fits is kept as well, so that an answer is never worse than a start that fits. A penalty that keeps
+searches out of states which do not fit is simpler, but finds less: on 26 problems of tight memory,
+steps of ``learned`` were 1.007 times as long, at most 1.08 times (one processor second each).
 """
 
 from __future__ import annotations

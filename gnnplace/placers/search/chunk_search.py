@@ -1,20 +1,21 @@
 """Local search on a coarse problem whose moves are of chunks (``chunks``).
 
-Formulation: what a move makes is list-scheduled by the state's priority and justified once
-(``list_scheduling.justify``); the seconds of that schedule are its value, and the distances of the
-justification the new priority. A device with more work than the threshold rejects a move unseen.
-So does a schedule that is ``HOPELESS`` times as long as the threshold before it is justified: of
-moves that are worth taking one in thirty is lost, of the others half cost a third or less, since
-a list schedule is given up as soon as a device cannot do in time what it has left. The schedules
-leave out what others imply (``lean``). Where memory matters, what would be accepted is simulated,
-with the penalty of ``SearchSpace.score``.
+Formulation: the devices after a move are list-scheduled by the state's priority, and the schedule
+is justified once (``list_scheduling.justify``). Its seconds are the move's value, and the distances
+of the justification are the new priority. A move is rejected without a schedule if it gives a
+device more work than the threshold, and without justification if its schedule is ``HOPELESS`` times
+as long as the threshold. The second test loses one in thirty of the moves that are worth taking,
+and makes half of the others cost a third or less, because a list schedule stops as soon as some
+device cannot finish its remaining work in time. Schedules leave out edges that others imply
+(``lean``). If memory is tight, a move that would be accepted is also simulated, with the penalty of
+``SearchSpace.score``.
 
-Annealing (Metropolis, the threshold drawn first) of a few members by turns, who go with the winners
-(Aldous and Vazirani, 1994): after each of their laps the worst goes on from where the best is. A
-round cools down once, and the next one is twice as long; one of its members begins where the best
-state is, the others at the next of the given starts. Rounds are the same whatever the budget is,
-and what is best is kept, so that a search which is cut off later is never worse.
-Complexity: three list schedules a move at most.
+Several members anneal in turn (Metropolis, the threshold drawn first) by the rule "go with the
+winners" (Aldous and Vazirani, 1994): after each lap the worst member continues from the state of
+the best. A round cools down once; the next round is twice as long. In a new round one member begins
+at the best state, the others at the next of the given starts. Rounds do not depend on the budget
+and the best state is kept, so that a larger budget is never worse.
+Complexity: at most three list schedules a move.
 """
 
 from __future__ import annotations

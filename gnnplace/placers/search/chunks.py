@@ -1,13 +1,14 @@
-"""Chunks: units in the order of their coordinates, cut into parts of wanted work; and their moves.
+"""Chunks: runs of units, in coordinate order, with given shares of the work; and their moves.
 
-Placers that cut the graph into stages make them, O(U) a cut. The search on chunks
-(``chunk_search``) moves them: runs of a line of segments that share a device. Its state is a device
-for every segment of a line, one for each segment that stands alone, and a priority of ops. A move
-shifts a cut, slides a run of cuts, swaps two chunks or two devices, gives a chunk or a run of
-segments to another device, moves a segment that stands alone, or only disturbs the priority. Which
-kind is next is drawn by how often its latest moves were better than the state they came from, a
-bandit by probability matching (Thierens, 2005); ``CURIOUS`` of the moves are drawn by fixed shares,
-so that no kind is forgotten. Complexity: O(units) a move.
+Placers that cut the graph into stages make chunks, in O(U) a cut. The search on chunks
+(``chunk_search``) moves them; there a chunk is a run of segments that share a device. Its state is
+a device for every segment of the line, a device for each segment apart from the line, and a
+priority of ops. A move shifts a cut, slides a run of cuts, swaps two chunks or two devices, gives a
+chunk or a run of segments to another device, moves a segment that is apart from the line, or only
+perturbs the priority. The kind of the next move is drawn by a bandit with probability matching
+(Thierens, 2005): the more often its latest moves improved their state, the likelier a kind. A share
+``CURIOUS`` of the moves is drawn by fixed probabilities, so that no kind dies out.
+Complexity: O(units) a move.
 """
 
 from __future__ import annotations

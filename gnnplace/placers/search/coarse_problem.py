@@ -1,23 +1,24 @@
-"""A problem with groups of ops as its ops, and the way back.
+"""A coarse problem, whose ops are groups of a problem's ops, and the way back to the problem.
 
-The ops of one micro-batch, and those that are not cut, are grouped by ``graph.coarsening``; every
-other micro-batch gets the same groups. So the coarse problem has micro-batches in turn as the fine
-one has, and no group holds ops of two of them, which would make both wait for each other. Units
-that meet in a group become one, with all their copies. Ops of different phases, pins or kinds that
-can run them, or devices that are forbidden to them, are never grouped.
+``graph.coarsening`` groups the ops of one micro-batch and the ops that are not split by
+micro-batch; every other micro-batch gets the same groups. No group holds ops of two micro-batches,
+since both would then wait for each other. Units that have ops in the same group become one unit,
+with all their copies. Ops are never grouped if they differ in phase, pin, the kinds that can run
+them, or the devices that are forbidden to them.
 
-Narrow groups: segments (``graph.narrow``) are cut from the units in coordinate order by their mean
-work on the cluster and by the bytes of the first micro-batch that cross between them. All groups of
-a segment are one unit. A unit whose forward ops are far apart, such as an embedding that is also
-the last layer, is a segment of its own; so is, within a segment, each set of units that may be on
-other devices than the rest: pins and kinds that cannot run an op are borders.
+Narrow groups: the units, in coordinate order, are cut into segments (``graph.narrow``) by their
+mean work on the cluster and by the bytes of the first micro-batch that cross a cut. All groups of a
+segment are one unit. A unit whose forward ops are far apart, such as an embedding that is also the
+last layer, is a segment of its own, apart from the line. Within a segment, units that may be on
+other devices than the rest (by pins or kinds) are also a segment of their own.
 
-They are worth it where the problem is large (``LEAST_OPS``; with micro-batches and memory that
-matters ``LEAST_TIGHT``: a search of single units finds little there, since what fits takes whole
-chunks) and groups lose little parallelism (``MOST_LOST``): their critical path is not much longer
-than that of the ops. It is 1.15 to 1.6 times as long for transformers, whose layers have parallel
-ops that are not worth a transfer, and twice for unrolled grids and many branches, where no cut of
-the line leaves the wavefront free. Complexity: as ``graph.narrow``, and one quotient.
+Narrow groups are worth it under two conditions. The problem is large: at least ``LEAST_OPS`` ops,
+or ``LEAST_TIGHT`` with micro-batches and tight memory, where a search of single units finds little,
+because only moves of whole chunks fit. And groups lose little parallelism (``MOST_LOST``): their
+critical path is not much longer than that of the ops. It is 1.15 to 1.6 times as long for
+transformers, whose layers have parallel ops that are not worth a transfer, and twice as long for
+unrolled grids and many branches, where every cut blocks the wavefront.
+Complexity: that of ``graph.narrow``, and one quotient graph.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Idle gaps of devices: the earliest that holds a job, in kernels, without looking at each.
+"""Idle gaps of devices: finds the earliest gap that is long enough for a job, without a full scan.
 
-Formulation: a device's busy slots stand in order of time, in chunks of at most ``CHUNK``; a full
-chunk is split in two. Of every chunk, and of every ``BLOCK`` chunks, the widest gap before one of
-its slots is known, so a search skips those that hold nothing wide enough; so is the widest of all,
-which is all that many searches look at. It answers as a scan of all slots does, rounding included:
-gaps are kept wider by a few units in the last place, and what is not skipped is compared exactly.
-A new slot has a chunk measured anew only where it takes the widest.
+Formulation: the busy slots of a device are kept in order of time, in chunks of at most ``CHUNK``; a
+full chunk is split in two. The widest gap is known for every chunk, for every ``BLOCK`` chunks and
+for the whole device, so that a search skips chunks without a gap that is wide enough, and many
+searches end after one comparison. The answer equals that of a scan of all slots, rounding included:
+the widest gaps are stored a few units in the last place too wide, and gaps that are not skipped are
+compared exactly. A new slot updates its chunk's widest gap only if it fills that gap.
 
-Our own; a scan of all slots made HEFT quadratic. Complexity of a search: O(log n + CHUNK + BLOCK +
-n / (CHUNK BLOCK)) for n slots of the device, mostly O(log n); of a new slot: O(CHUNK + BLOCK), and
-O(n / CHUNK) where a chunk is split.
+Our own data structure; a scan of all slots made HEFT quadratic. Complexity of a search: O(log n +
+CHUNK + BLOCK + n / (CHUNK BLOCK)) for n slots of the device, mostly O(log n). Of a new slot:
+O(CHUNK + BLOCK), and O(n / CHUNK) if a chunk is split.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Fewer micro-batches in flight: list schedules whose activations fit into tight memory.
 
-Formulation: list scheduling starts what is ready, and so keeps as many micro-batches in flight as
-there are. With at most ``most`` of them, the forward ops of a unit's micro-batch k + ``most`` wait
-for the backward ops of its micro-batch k (one forward, one backward; Narayanan et al., 2021):
-edges inside a unit, which send no message. They are in the graph that orders are made on alone, so
-that what a search finds is a placement of the problem as it is. Which number is best depends on
+Formulation: list scheduling starts every op that is ready, and so keeps all micro-batches in
+flight. With a limit ``most``, the forward ops of a unit's micro-batch k + ``most`` wait for the
+backward ops of its micro-batch k (one forward, one backward; Narayanan et al., 2021). These waits
+are edges inside a unit, which send no message. Only the graph from which orders are made has them,
+so that the result is a placement of the unchanged problem. Which number is best depends on
 what fits: with all in flight one device fits early in a search and no device late in it.
 ``fewer_in_flight`` takes the number whose best start scores least, and all of them unless fewer
 are ``WORTH`` it. A start with all of them that does not fit yet counts by its seconds alone,

@@ -1,4 +1,4 @@
-"""Moves of units and of the order, and the energy of what comes out: kernels that searches share.
+"""Kernels that searches share: moves of units and of the order, and the energy of a state.
 
 A state is a device for every unit and one order of all ops. The energy is the simulated step time,
 plus a penalty on bytes above the memory limits. Moves:

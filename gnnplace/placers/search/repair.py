@@ -1,9 +1,9 @@
 """Memory repair: moves units off devices that exceed their memory until everything fits.
 
-No paper: our own step for algorithms that know no memory. Each round takes the device with the
-largest excess and moves one of its units, or a block of them at an end of its chunk, to one of the
-three devices with most room; the move that leaves the least score (step time plus a penalty on
-bytes in excess) is kept. When moves stop helping it starts over from a balanced packing.
+Our own step, for algorithms that ignore memory. Each round takes the device with the largest excess
+and tries to move one of its units, or a block of units at an end of its chunk, to each of the three
+devices with the most free memory. The move with the least score (step time plus a penalty on excess
+bytes) is kept. When no move helps, repair starts again from a balanced packing.
 Complexity: a bounded number of simulations, fewer for larger graphs.
 """
 

@@ -1,21 +1,20 @@
 """``SearchSpace``: what placers share about one problem.
 
-Placement units (colocation classes) with what they cost, and a **coordinate** for every op, so that
-chunks of a training graph keep a layer's backward ops with its forward ops: a forward op's
-coordinate is its topological position; a backward or update op takes the largest coordinate of its
-forward inputs (the activations it differentiates), or the smallest of its other inputs (gradients
-flow from late layers to early ones). A unit's coordinate is the mean of its forward ops'.
+It has the placement units (colocation classes) with their costs, and a **coordinate** for every op,
+by which chunks of a training graph keep a layer's backward ops with its forward ops. The coordinate
+of a forward op is its topological position. A backward or update op takes the largest coordinate of
+its forward inputs (the activations that it differentiates), or, without any, the smallest of its
+other inputs (gradients flow from late layers to early ones). A unit's coordinate is the mean of
+those of its forward ops.
 
-``Found``: what a search hands back; and orders of ops by upward rank, or a scheduler's own.
+``Found`` is the result of a search: devices and an order of ops.
 
-The clock of budgets: what a deadline means to placers and to what they share.
+Deadlines: a deadline is the value of ``now`` at which a search must return. ``NO_BUDGET`` stands
+for budget 0: one whole construction, or a fixed number of steps, however long that takes.
 
-A deadline is what ``now`` will say when one has to be back. ``NO_BUDGET`` stands for budget 0: one
-whole construction, or a fixed number of steps, however long that takes.
-
-A search does not look at its budget but to end: what it does next depends on the seed and on what
-it did so far. So a larger budget goes on where a smaller one was cut off, and is never worse. To
-test that without a stopwatch, ``counted`` has ``now`` count how often it is asked.
+A search uses its deadline only to stop. What it does next depends on the seed and on its results so
+far. So a larger budget continues where a smaller one was cut off, and is never worse. Tests check
+this without a stopwatch: under ``counted``, ``now`` counts its calls instead of seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a placement loads each device with when steps are pipelined: the throughput objective.
+"""The load that a placement puts on each device when steps are pipelined: the throughput objective.
 
-Steps follow each other so closely that the busiest device decides; the seconds between two steps
-are the **interval**. With ``x`` the device of each unit (PipeDream, Narayanan et al., 2019;
+Pipelined steps follow each other as closely as the busiest device allows; the seconds between two
+of them are the **interval**. With ``x`` the device of each unit (PipeDream, Narayanan et al., 2019;
 Tarnawski et al., 2020)::
 
     load[d]  = sum of work[u, d] over units u on d
@@ -10,8 +10,9 @@ Tarnawski et al., 2020)::
     cost     = latency + bytes / bandwidth + overheads of sender and receiver; inf without a link
     interval = the largest load
 
-Both ends are charged in full, so a channel that one device's links share (its port) never has more
-to do than that device; a bus that several devices share is not seen.
+Both ends of a transfer are charged in full, so that a channel shared by the links of one device
+(its port) never has more to do than that device. Contention on a bus shared by several devices is
+not modelled.
 
 A tensor counts once for each other device. Tensors that one unit makes and the same other units
 read always travel together, so they are one **flow** with a number of tensors and a sum of bytes

@@ -2,17 +2,18 @@
 
 ``load`` defines the value, the **interval** between two steps. The search:
 
-1. Contiguous splits over several orders of the graph's units (``split``); the best of
-   them is never given up but for a better placement.
-2. Any placement: annealing from the best split and from one device (``search``); where there are
-   at most ``FEW`` placements, all of them.
-3. The bound: the work bound of ``simulation.bounds``, which holds for the busiest device as it
-   stands, and the slowest unit's work; "optimal" is said only where the interval meets it within
-   ``PROVEN``.
+1. Contiguous splits over several orders of the graph's units (``split``). The best of them is
+   replaced only by a better placement.
+2. Arbitrary placements: annealing from the best split and from one device (``search``), or, if
+   there are at most ``FEW`` placements, all of them.
+3. The bound: the larger of the work bound of ``simulation.bounds``, which also holds for the
+   busiest device, and the slowest unit's work. "Optimal" is said only if the interval meets the
+   bound within ``PROVEN``.
 
-State counts in all of this; activations, which depend on sequences, where the placement is
-simulated: one that does not fit then is searched again with less memory, and at last repaired
-(``_fitting``). With budget 0 a fixed amount of work. Complexity: the sum of its parts'.
+All steps count the bytes of state. Bytes of activations depend on sequences and are known only when
+a placement is simulated: one that does not fit then is searched again with less memory, and in the
+end repaired (``_fitting``). With budget 0 the amount of work is fixed. Complexity: the sum of the
+three.
 """
 
 from __future__ import annotations

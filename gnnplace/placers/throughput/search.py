@@ -1,10 +1,10 @@
 """Local search for the throughput objective: annealing over devices of units.
 
-Formulation: the energy of a placement is its largest load, plus a small part of the mean load (so
-that moves off the busy path count) and a penalty on bytes of state above memory. Moves: a unit to a
-neighbour's or a random device, two units change devices, a run of units in an order follows the
-one next to it; loads change by what the moved units' flows change. Accepted as Metropolis et al.
-(1953), temperature falling geometrically.
+Formulation: the energy of a placement is its largest load, plus a small share of the mean load (so
+that moves on less busy devices count too) and a penalty on bytes of state above memory. A move puts
+a unit on a neighbour's or a random device, swaps the devices of two units, or puts a run of units
+of an order on the device of the run beside it. Loads are updated only for the flows of the moved
+units. Acceptance is by Metropolis et al. (1953); the temperature falls geometrically.
 Complexity: O(flows of the unit x their readers) a move.
 """
 

@@ -9,17 +9,18 @@ and cheapest link are of one **sort** (``sorts_of``); ``s`` counts the devices o
 (Tarnawski et al., 2020, with their linearisation; PipeDream's recurrence). ``cost`` is by
 ``segment_costs``, which adds one unit at a time; infinite where the state does not fit.
 
-A flow whose readers are in several later stages is sent to each of them, which a cost that sees one
-stage cannot know, so ``best`` is a lower bound on contiguous splits of this order. ``descend`` then
-chooses stages from the last to the first, where later stages are known and sends count fully,
-with ``best`` as the bound of what is left: on equal links what it finds, if not stopped, is
-the best contiguous split of this order. On unequal links devices of a sort are taken as listed.
+A flow whose readers are in several later stages is sent to each of them. The cost of a single stage
+cannot know this, so ``best`` is a lower bound on contiguous splits of this order. ``descend`` then
+chooses stages from the last to the first: there the later stages are known and all sends are
+counted, and ``best`` is the bound on the stages that are left. On equal links its result, unless it
+was stopped, is the best contiguous split of this order. On unequal links the devices of a sort are
+taken as listed.
 Complexity: O(B^2 T S) for B blocks (units, or runs of them in large graphs) and S states.
 
-Orders are made of blocks. What precedes what (``precedence``): an op what reads from it. In a
-training graph a backward op follows its forward op and the chain of backward ops counts in reverse,
-so that a layer's backward work stays with it; units on a cycle of these are one block. O(U + edges)
-each.
+Orders are orders of blocks. ``precedence`` says which block precedes which: an op precedes its
+readers. In a training graph a backward op follows its forward op, and the chain of backward ops
+counts in reverse, so that a layer's backward work stays with the layer. Units on a cycle of these
+relations are one block. O(U + edges) each.
 """
 
 from __future__ import annotations

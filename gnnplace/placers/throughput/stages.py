@@ -1,9 +1,10 @@
-"""What a stage of a contiguous split costs, on devices that look alike to it.
+"""The cost of a stage of a contiguous split on each sort of devices.
 
 A stage does the work of its units and sends or receives every flow that crosses its border
-(``add_unit``), at the price of its device's cheapest link. ``segment_costs`` has all stages of one
-order, every flow sent once; ``stage_costs`` and ``own_load`` count sends to each later stage, once
-these are known; ``true_largest`` counts all. Complexity: O(pins) a stage, or a unit that is added.
+(``add_unit``), over its device's cheapest link. ``segment_costs`` prices all stages of one order,
+with every flow sent once. ``stage_costs`` and ``own_load`` also count the sends to each later
+stage, once these stages are known; ``true_largest`` counts everything. Complexity: O(pins) a stage,
+or a unit that is added.
 """
 
 from __future__ import annotations

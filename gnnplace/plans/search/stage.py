@@ -560,22 +560,19 @@ class Pricer:
         """Return bytes that recomputation frees of a micro-batch, and bytes that it has at work."""
         if not stage.recompute:
             return 0.0, 0.0
-        recomputed = sorted(stage.recompute)
+        recomputed = np.array(sorted(stage.recompute))
         if stage.attention:
-            return float(costs.scores[recomputed].sum()), float(
-                costs.scores[recomputed].max(initial=0.0)
-            )
-        freed = float(costs.saved[recomputed].sum())
-        working = costs.saved + costs.whole
+            scores = costs.scores[recomputed]
+            return float(scores.sum()), float(scores.max(initial=0.0))
+        saved = costs.saved[recomputed]
+        entering = costs.entering[recomputed]
+        freed = float(saved.sum())
+        working = saved + costs.whole[recomputed]
         if not stage.together:
-            return freed - float(costs.entering[recomputed].sum()), float(
-                working[recomputed].max(initial=0.0)
-            )
-        starts = run_starts(self.chain.layers, np.array(recomputed), stage.together)
-        entering = float(costs.entering[recomputed][starts].sum())
-        return freed - entering, float(
-            np.add.reduceat(working[recomputed], starts).max()
-        )
+            return freed - float(entering.sum()), float(working.max(initial=0.0))
+        starts = run_starts(self.chain.layers, recomputed, stage.together)
+        entering_runs = float(entering[starts].sum())
+        return freed - entering_runs, float(np.add.reduceat(working, starts).max())
 
     def fitted(
         self,

@@ -1,0 +1,354 @@
+"""One description of an answer, and its renderers: JSON, a terminal, a page, CSV and Markdown.
+
+What an answer's own file describes is which values it has, what programs call each (`key`), what
+people call it (`heading`) and how they read it (`text`). The renderers are here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from gnnplace.files import csv_text
+from gnnplace.report import html
+from gnnplace.report.html import Html
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from rich.console import JustifyMethod
+    from rich.table import Table as RichTable
+
+Item = TypeVar("Item")
+
+TERMINAL = "terminal"
+PAGE = "page"
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """A value that every row of a table has.
+
+    Attributes:
+        heading: What people call it; None: they do not see it.
+        value: The row's attribute, or a function that returns the value of a row; in seconds or
+            bytes where it has a unit.
+        text: Formats a value for people. One that is None is a dash.
+        key: What programs call it; None: they do not get it.
+        words: Whether it holds words rather than figures: aligned left, folded where it is long.
+    """
+
+    heading: str | None
+    value: str | Callable[[Item], object]
+    text: Callable[[Any], str] = str
+    key: str | None = None
+    words: bool = False
+
+    def get(self, row: Item) -> object:
+        """Return the value of a row."""
+        if isinstance(self.value, str):
+            return getattr(row, self.value)
+        return self.value(row)
+
+
+@dataclass(frozen=True)
+class Table(Generic[Item]):
+    """Rows that have the same values.
+
+    Attributes:
+        columns: The first one that people see is a name.
+        rows: In the order of programs.
+        title: Above it.
+        key: What programs call its rows; None: they do not get them.
+        keyed: Whether programs get rows by the first value of each, not as a list.
+        unknown: Values that a row does without in JSON.
+        order: Sort key of the rows for people; None: that of programs.
+        most: Rows that people see at most.
+        best: The row that stands out.
+        bar: Draws a row's bar on a page.
+        note: A remark below it on a page.
+        boxed: Whether a terminal draws lines around it and folds what is too wide.
+        below: Whether a terminal has the last column in a line of its own below each row, where
+            there are no lines around it.
+        only: The one of `TERMINAL` and `PAGE` that shows it; empty: both do.
+    """
+
+    columns: Sequence[Column[Item]]
+    rows: Sequence[Item]
+    title: str = ""
+    key: str | None = None
+    keyed: bool = False
+    unknown: tuple[object, ...] = ()
+    order: Callable[[Item], Any] | None = None
+    most: int | None = None
+    best: Item | None = None
+    bar: Callable[[Item], Html] | None = None
+    note: str = ""
+    boxed: bool = True
+    below: bool = False
+    only: str = ""
+
+    def shown(self) -> Shown[Item]:
+        """Return what people see."""
+        rows = list(self.rows)
+        if self.order is not None:
+            rows.sort(key=self.order)
+        rows = rows[: self.most]
+        headings = []
+        is_words = []
+        texts: list[list[str]] = []
+        for column in self.columns:
+            if column.heading is None:
+                continue
+            headings.append(column.heading)
+            is_words.append(column.words)
+            texts.append([])
+            for row in rows:
+                value = column.get(row)
+                texts[-1].append("-" if value is None else column.text(value))
+        cells = list(map(list, zip(*texts, strict=True)))
+        num_hidden = len(self.rows) - len(rows)
+        more = f"and {num_hidden} more" if num_hidden else ""
+        return Shown(headings, is_words, rows, cells, more)
+
+
+@dataclass(frozen=True)
+class Shown(Generic[Item]):
+    """What people see of a table.
+
+    Attributes:
+        headings: Of its columns.
+        is_words: Whether each column holds words.
+        rows: The rows, in the order of people.
+        cells: The texts of each.
+        rest: How many rows they do not see, in words; empty where they see all.
+    """
+
+    headings: list[str]
+    is_words: list[bool]
+    rows: list[Item]
+    cells: list[list[str]]
+    rest: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Sentences, a line or a paragraph each.
+
+    Attributes:
+        lines: The sentences.
+        title: Above them, on a page.
+        only: The one of `TERMINAL` and `PAGE` that shows them; empty: both do.
+    """
+
+    lines: Sequence[str]
+    title: str = ""
+    only: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a page alone can show: pictures, cards, a timeline.
+
+    Attributes:
+        draw: Makes it, once a page is asked for.
+    """
+
+    draw: Callable[[], Sequence[Html]]
+    only: str = PAGE
+
+
+Section: TypeAlias = Table[Any] | Lines | Drawing
+TextTable: TypeAlias = Table[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answers.
+
+    Attributes:
+        title: Of its page.
+        sections: In the order in which people read them.
+        data: What programs get beside the rows of tables, by key.
+        facts: One line below the page's title.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    data: Mapping[str, object] = field(default_factory=dict)
+    facts: str = ""
+
+
+def data_columns(record: type[DataclassInstance]) -> list[Column[Any]]:
+    """Return a column for each field of a dataclass, for programs alone."""
+    names = [entry.name for entry in dataclasses.fields(record)]
+    return [Column(None, name, key=name) for name in names]
+
+
+def text_table(
+    title: str,
+    headings: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    *,
+    words: Sequence[str] = (),
+) -> TextTable:
+    """Return a table of texts, whose keys are its headings.
+
+    Args:
+        title: Above it.
+        headings: Of its columns.
+        lines: The texts of each row.
+        words: Headings of columns that hold words.
+    """
+    columns: list[Column[Sequence[str]]] = []
+    for index, heading in enumerate(headings):
+        is_words = heading in words
+        get = itemgetter(index)
+        columns.append(Column(heading, get, key=heading, words=is_words))
+    return Table(columns, lines, title)
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """Return an answer as plain data; a number that is not finite is None."""
+    data = {key: _plain(value) for key, value in answer.data.items()}
+    for section in answer.sections:
+        if isinstance(section, Table) and section.key is not None:
+            rows = table_data(section)
+            if section.keyed:
+                first = next(iter(rows[0])) if rows else ""
+                data[section.key] = {row.pop(first): row for row in rows}
+            else:
+                data[section.key] = rows
+    return data
+
+
+def table_data(table: Table[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a table as plain data."""
+    columns = [(c.key, c) for c in table.columns if c.key is not None]
+    rows = []
+    for row in table.rows:
+        values = {key: column.get(row) for key, column in columns}
+        rows.append({k: _plain(v) for k, v in values.items() if v not in table.unknown})
+    return rows
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it: records as objects, numbers that are not finite as null."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def as_terminal(answer: Answer) -> Iterator[str | RichTable]:
+    """Yield an answer as lines and tables for a terminal."""
+    for section in answer.sections:
+        if section.only == PAGE:
+            continue
+        if isinstance(section, Table) and section.boxed:
+            yield from boxed(section)
+        else:
+            yield from plain_lines(section)
+
+
+def boxed(table: Table[Any]) -> Iterator[str | RichTable]:
+    """Yield a table for a terminal with lines around it, and how many more rows there are."""
+    from rich.table import Table as RichTable
+
+    shown = table.shown()
+    title = table.title or None
+    drawn = RichTable(title=title, title_justify="left", header_style="bold")
+    columns = zip(shown.headings, shown.is_words, strict=True)
+    for index, (heading, is_words) in enumerate(columns):
+        is_left = is_words or index == 0
+        justify: JustifyMethod = "left" if is_left else "right"
+        drawn.add_column(heading, justify=justify, overflow="fold")
+    for row, cells in zip(shown.rows, shown.cells, strict=True):
+        is_best = table.best is not None and row is table.best
+        drawn.add_row(*cells, style="bold green" if is_best else None)
+    yield drawn
+    if shown.rest:
+        yield shown.rest
+
+
+def plain_lines(section: Section) -> Iterator[str]:
+    """Yield a section as lines of a terminal that are never folded."""
+    if isinstance(section, Lines):
+        yield from section.lines
+    elif isinstance(section, Table):
+        yield from _aligned(section)
+
+
+def _aligned(table: Table[Any]) -> Iterator[str]:
+    """Yield a table's title, headings if there are any, and rows, in columns."""
+    shown = table.shown()
+    lines = [shown.headings, *shown.cells] if any(shown.headings) else shown.cells
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    if table.title:
+        yield table.title
+    for line in lines:
+        cells = []
+        for index, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            is_left = shown.is_words[index] or index == 0
+            cells.append(cell.ljust(width) if is_left else cell.rjust(width))
+        last = cells.pop().rstrip() if table.below else ""
+        yield f"  {'  '.join(cells).rstrip()}"
+        if last and line is not shown.headings:
+            yield f"  {'':{widths[0]}}  {last}"
+    if shown.rest:
+        yield f"  {shown.rest}"
+
+
+def as_page(answer: Answer) -> str:
+    """Return the text of an answer's page."""
+    parts: list[Html] = []
+    for section in answer.sections:
+        if section.only != TERMINAL:
+            parts += html_parts(section)
+    return html.page(answer.title, parts, facts=answer.facts)
+
+
+def html_parts(section: Section, level: int = 2) -> list[Html]:
+    """Return a section as parts of a page.
+
+    Args:
+        section: The section.
+        level: Of its heading, from 1 to 6.
+    """
+    if isinstance(section, Drawing):
+        return list(section.draw())
+    parts = [html.heading(section.title, level)] if section.title else []
+    if isinstance(section, Lines):
+        return [*parts, *map(html.paragraph, section.lines)]
+    shown = section.shown()
+    bars = [] if section.bar is None else [*map(section.bar, shown.rows)]
+    cells = [[cell.replace(" us", " µs") for cell in line] for line in shown.cells]
+    has_words = shown.is_words[-1]
+    parts.append(html.table(shown.headings, cells, bars=bars, words=has_words))
+    return [*parts, *map(html.hint, filter(None, (shown.rest, section.note)))]
+
+
+def as_csv(table: Table[Any]) -> str:
+    """Return a table as CSV: keys, then plain values."""
+    columns = [column for column in table.columns if column.key is not None]
+    rows = [[column.get(row) for column in columns] for row in table.rows]
+    return csv_text([[column.key for column in columns], *rows])
+
+
+def as_markdown(table: Table[Any]) -> str:
+    """Return a table as Markdown: headings, then texts; figures to the right."""
+    shown = table.shown()
+    head, *lines = (
+        f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n"
+        for line in (shown.headings, *shown.cells)
+    )
+    rules = ["---|" if is_words else "---:|" for is_words in shown.is_words[1:]]
+    return f"{head}|---|{''.join(rules)}\n{''.join(lines)}"
