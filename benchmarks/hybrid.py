@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-DEVICES, CLUSTER = "256", "nvlink-v100-4"
+CLUSTER = "64xnvlink-v100-4"
 MODELS = {
     "inception": "inception?batch=32&size=96&width=64&depth=6",
     "gnmt": "gnmt?batch=64&source=8&target=8&vocabulary=16000&width=512&layers=4",
@@ -33,15 +33,15 @@ def hybrid(what: str, *more: str) -> dict[str, object]:
         what,
         "--cluster",
         CLUSTER,
-        "--devices",
-        DEVICES,
+        "--goal",
+        "epochs",
         "--json",
         "--budget",
-        "3",
+        "15",
     ]
-    command = [sys.executable, "-m", "gnnplace", "hybrid", *arguments, *more]
+    command = [sys.executable, "-m", "gnnplace", "plan", *arguments, *more]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout)["training"]
 
 
 def converted(profile: Path, folder: str) -> str:
@@ -64,7 +64,10 @@ def main(out: str, profiles: str | None = None) -> None:
     text = file.read_text() if file.exists() else ""
     done = {json.loads(line)["key"] for line in text.splitlines()}
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {f"zoo {name}": (spec, ()) for name, spec in MODELS.items()}
+        jobs: dict[str, tuple[str, tuple[str, str]]] = {
+            f"zoo {name}": (spec, ("--optimizer", "sgd"))
+            for name, spec in MODELS.items()
+        }
         if profiles is not None:
             for name, batch in PROFILES.items():
                 problem = converted(Path(profiles) / f"{name}.txt", folder)

@@ -40,7 +40,6 @@ HELPS = (
     "simulate",
     "plan",
     "shard",
-    "hybrid",
     "convert",
     "bench",
     "train",

@@ -46,8 +46,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.planning import read_plan as read_plan
     from gnnplace.planning import read_shard_plan as read_shard_plan
     from gnnplace.planning import shard_model as shard
+    from gnnplace.planning import study_hybrid as study_hybrid
     from gnnplace.plans import Plan as Plan
-    from gnnplace.plans import study_hybrid as study_hybrid
     from gnnplace.policy import DEFAULT_BUDGET as DEFAULT_BUDGET
     from gnnplace.policy import ROSTER as ROSTER
     from gnnplace.policy import THROUGHPUT as THROUGHPUT
@@ -102,7 +102,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.placed import ExecutionOptions as ExecutionOptions
     from gnnplace.run.placed import RecordOptions as RecordOptions
     from gnnplace.run.placed import execution_mode as execution_mode
-    from gnnplace.run.planned import execute_hybrid as execute_hybrid
     from gnnplace.run.planned import run_plan as run_plan
     from gnnplace.run.training import TrainingStep as TrainingStep
     from gnnplace.run.training import compile as compile

@@ -74,7 +74,7 @@ COMMANDS = (
     ("convert", "plan.json", "--to", "deepspeed", "-o", "deepspeed.json"),
     ("shard", "mlp?batch=8", "--devices", "2", "--pareto", "--json"),
     ("shard", "mlp?batch=8", "--devices", "2", "-o", "split.json"),
-    ("hybrid", "mlp?batch=8", "--cluster", "pcie-a100-4", "--budget", "0"),
+    ("plan", "mlp?batch=8", "--cluster", "pcie-a100-4", "--goal", "epochs"),
     ("costs", "show", "--cluster", "nvlink-a100-2"),
     (
         "fidelity",

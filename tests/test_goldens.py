@@ -60,13 +60,13 @@ COMMANDS = {
     "explain": ("explain", "problem.json", "placement.json", "--json"),
     "shard": ("shard", SPLIT, "--devices", "8", "--json"),
     "shard frontier": ("shard", SPLIT, "--devices", "4", "--pareto", "--json"),
-    "hybrid": (
-        "hybrid",
+    "plan groups": (
+        "plan",
         "mlp?batch=8",
         "--cluster",
-        "pcie-a100-4",
-        "--budget",
-        "0",
+        "2xpcie-a100-4",
+        "--goal",
+        "epochs",
         "--json",
     ),
     "plan words": (*PLANNED, "--given", WORDS, "-o", "plan.json"),

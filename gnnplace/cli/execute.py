@@ -275,7 +275,12 @@ def run_plan(args: Namespace) -> int:
             f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches"
         )
     plan_run = gnnplace.run_plan(
-        plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout
+        plan,
+        args.model,
+        train=args.train,
+        steps=args.steps,
+        timeout=args.timeout,
+        beside=args.beside,
     )
     if plan_run is None:
         return 0

@@ -32,6 +32,8 @@ if (
 
 ROWS = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
 COMMANDS = {name: row["about"] for name, row in ROWS["commands"].items()}
+GONE = {"hybrid": "; use plan MODEL --cluster C --goal epochs"}
+"""What took the place of a command that is gone."""
 USAGE = f"""gnnplace: finds which device should run each operation of a PyTorch training step.
 
 {chr(10).join(f"  gnnplace {name:13} {summary}" for name, summary in COMMANDS.items())}
@@ -186,7 +188,7 @@ def _run(arguments: list[str]) -> int:
     name = arguments[0]
     options = arguments[1:]
     if name not in COMMANDS:
-        near = suggestion(name, COMMANDS)
+        near = GONE.get(name) or suggestion(name, COMMANDS)
         raise InputError(
             f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}"
         )

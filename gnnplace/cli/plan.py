@@ -25,15 +25,22 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
 from gnnplace.launch import LaunchPlan, priced_spec
-from gnnplace.planning import FitAnswer, fit_of, fit_plan, plan_devices, read_given
+from gnnplace.planning import (
+    FitAnswer,
+    fit_of,
+    fit_plan,
+    plan_devices,
+    plan_of_study,
+    read_given,
+)
 from gnnplace.plans import (
     ConvergenceOptions,
     SearchOptions,
     TrainingJob,
+    find_named,
     parse_spec,
     plan_batches,
     preset_of,
-    token_preset,
     training_of,
 )
 from gnnplace.report import (
@@ -65,6 +72,7 @@ from gnnplace.report import (
     write_plan_trace,
     write_table,
 )
+from gnnplace.units import seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.launch import LaunchAnswer
@@ -79,6 +87,7 @@ GOALS = TIME, FEWEST, LEANEST, CHEAPEST, EPOCHS = (
     "epochs",
 )
 TRIES = 3
+GROUP_UNUSED = ("pin", "forbid", "together", "constraints")
 
 
 def is_priced_by_row(
@@ -208,6 +217,110 @@ def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan
     )
 
 
+def _check_epochs(args: Namespace, *names: str) -> None:
+    """Check that options are left out that an answer for several batches has no use for.
+
+    Args:
+        args: The options.
+        *names: Options that this answer does not take, beside those that none does.
+
+    Raises:
+        InputError: One is given.
+    """
+    names = ("given", "trace", "table", "rate", "pareto", "price", *names)
+    unused = next((name for name in names if getattr(args, name)), None)
+    if unused is not None or args.tries or args.fits or args.top > 1:
+        name = unused or ("try" if args.tries else "fits" if args.fits else "top")
+        name = name.replace("_", "-")
+        raise InputError(f"--{name}: is of one batch; leave it out with --goal epochs")
+
+
+def _plan_epochs(args: Namespace, tokens: float | None) -> int:
+    """Print with how many groups of devices, or with which batch, training ends first.
+
+    Args:
+        args: The options.
+        tokens: Tokens that training needs at small batches, if examples are rows of tokens.
+    """
+    if "," in (args.cluster or "") and not Path(args.cluster).is_file():
+        return _compare_machines(args)
+    if _is_of_groups(args):
+        return _study_groups(args, tokens)
+    return _plan_batches(args, tokens)
+
+
+def _is_of_groups(args: Namespace) -> bool:
+    """Return whether `--goal epochs` is answered by groups of devices, each with a fixed batch.
+
+    It is for problem files and models that are captured. Others are searched for every batch.
+    """
+    if args.what is None:
+        return False
+    if gnnplace.is_problem_file(args.what):
+        return True
+    words = (args.launcher, args.framework, args.environment, args.modes, args.lora)
+    if any(word is not None for word in words):
+        return False
+    if args.cluster is None:
+        return True
+    cluster = gnnplace.resolve_cluster(args.cluster)
+    return find_named(TrainingJob(args.what), cluster) is None
+
+
+def _study_groups(args: Namespace, tokens: float | None) -> int:
+    """Split the devices into groups in every way, and print when training ends with each.
+
+    Args:
+        args: The options.
+        tokens: Tokens that training needs at small batches, if examples are rows of tokens.
+
+    Raises:
+        InputError: An option is for one batch alone, or for other models.
+    """
+    from gnnplace.plans import HybridOptions
+    from gnnplace.report import (
+        hybrid_page,
+        hybrid_study_data,
+        hybrid_study_lines,
+        hybrid_table,
+    )
+
+    _check_epochs(args, *GROUP_UNUSED)
+    if gnnplace.is_problem_file(args.what) and args.output is not None:
+        raise InputError(
+            f"--output {args.output}: is a plan of layers; a problem file has ops alone"
+        )
+    if args.imbalance != 1.0:
+        raise InputError(
+            "--imbalance: is of one batch; leave it out with --goal epochs"
+        )
+    study = gnnplace.study_hybrid(
+        args.what,
+        args.cluster,
+        options=from_args(HybridOptions, args, tokens=tokens),
+        progress=say,
+    )
+    lines = hybrid_study_lines(study)
+    code = 0
+    if args.output is not None:
+        plan = plan_of_study(study, args.cluster or "")
+        if plan.feasible:
+            plan.save(args.output)
+            step = seconds_text(plan.step_time)
+            lines.append(f"{args.output}: {plan.shape}, {step} a step; execute runs it")
+        else:
+            lines.append(f"{args.output}: not written: {plan.reason}")
+            code = 3
+    if args.html is not None:
+        write_text(args.html, hybrid_page(study))
+    title = f"{args.what} on up to {study.devices} devices"
+    table = hybrid_table(study.rows, title, study.advice)
+    print_answer(
+        args, lambda: {"training": hybrid_study_data(study)}, lambda: [table, *lines]
+    )
+    return code
+
+
 def _plan_batches(args: Namespace, tokens: float | None) -> int:
     """Search the batch with which training ends first, and print its plan below what was tried.
 
@@ -218,17 +331,17 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
     Raises:
         InputError: An option is for one batch alone.
     """
-    names = ("given", "html", "trace", "table", "rate", "pareto", "price")
-    unused = next((name for name in names if getattr(args, name) is not None), None)
-    if unused is not None or args.tries or args.fits or args.top > 1:
-        name = unused or ("try" if args.tries else "fits" if args.fits else "top")
-        raise InputError(f"--{name}: is of one batch; leave it out with --goal epochs")
+    _check_epochs(args, "html")
+    if args.links is not None:
+        raise InputError(
+            "--links: is of captured models and problem files; --cluster has the links of others"
+        )
     first = _search_plans(args, args.cluster, args.batch)[0]
     options = from_args(ConvergenceOptions, args)
-    preset = preset_of(args.what)
-    row_tokens = first.file.tokens
-    if row_tokens is not None and first.parameters is not None:
-        preset = token_preset(first.parameters, row_tokens // first.file.batch, tokens)
+    length = None
+    if first.file.tokens is not None:
+        length = first.file.tokens // first.file.batch
+    preset = preset_of(args.what or "", first.parameters, length, tokens)
     training = training_of(preset, options, first.file.batch)
 
     def plan_of(batch: int) -> Plan:
@@ -474,9 +587,9 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
         raise InputError(
             "--rate: is for --goal gpus and memory, which search for fewer of these"
         )
-    if args.pareto is not None and (args.given is not None or "," in args.cluster):
+    if args.pareto is not None and (args.given or "," in (args.cluster or "")):
         raise InputError("--pareto: is of plans that are searched, on one cluster")
-    for name in ("examples", "epochs_table", "least_epochs", "critical_batch"):
+    for name in ("examples", "epochs_table", "least_epochs", "critical_batch", "links"):
         if getattr(args, name) is not None and args.goal != EPOCHS:
             option = name.replace("_", "-")
             raise InputError(
@@ -485,6 +598,10 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
     if args.goal == CHEAPEST and args.price is None:
         raise InputError(
             "--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49"
+        )
+    if args.cluster is None and args.goal != EPOCHS:
+        raise InputError(
+            "--cluster: is needed to plan for; a problem file with --goal epochs has its own"
         )
 
 
@@ -501,10 +618,10 @@ def run(args: Namespace) -> int:
     else:
         rate = token_count(args.rate, "--rate")
     _check_goal(args, rate)
+    if args.goal == EPOCHS:
+        return _plan_epochs(args, tokens)
     if "," in args.cluster and not Path(args.cluster).is_file():
         return _compare_machines(args)
-    if args.goal == EPOCHS:
-        return _plan_batches(args, tokens)
     prices = None
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])

@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs import has_step_constants, resolve_cluster
+from gnnplace.costs import (
+    has_step_constants,
+    is_problem_file,
+    resolve_cluster,
+    with_measurements,
+)
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.files import MOST
 from gnnplace.launch import (
@@ -57,12 +62,14 @@ from gnnplace.problem import (
     as_constraints,
     cluster_with_headroom,
     figures,
+    read_problem,
 )
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from gnnplace.plans import HybridOptions, HybridStudy
     from gnnplace.run.planned import PlanRunner
 
 # Torch is imported where a model is captured or run, not to plan by sizes.
@@ -511,6 +518,80 @@ def compare_plans(
     return find_baselines(
         chain, devices, SearchOptions(budget=budget), progress=progress
     )
+
+
+def study_hybrid(
+    what: str,
+    cluster: str | Cluster | None = None,
+    *,
+    options: HybridOptions | None = None,
+    progress: Progress = lambda line: None,
+) -> HybridStudy:
+    """Split devices into groups in every way and predict with which training ends first.
+
+    The batch of a group is the model's own; that of a step grows with the number of groups.
+
+    Args:
+        what: A model that is captured, or a problem file.
+        cluster: As `plan_model` takes it. A problem file has its own.
+        options: What is trained, how epochs grow with the batch, devices at most, the budget.
+        progress: Called with a line when something begins that takes seconds.
+
+    Raises:
+        FormatError: If a file cannot be read.
+        InputError: If an argument is bad.
+        CaptureError: If a module, which the message names, cannot be captured.
+        InfeasibleError: If no split fits its devices' memory.
+    """
+    from gnnplace.plans import HybridOptions, study_groups
+
+    options = options or HybridOptions()
+    is_problem = is_problem_file(what)
+    if cluster is not None:
+        machine = resolve_cluster(cluster)
+    elif is_problem:
+        machine = read_problem(what).cluster
+    else:
+        raise InputError("--cluster: is needed to plan for; a problem file has its own")
+    # Measured links replace the cluster's own, or those of the cluster that it is copies of.
+    table = None
+    if options.links is not None:
+        copies = machine.copies
+        measured = with_measurements(
+            machine if copies is None else copies.cluster, options.links
+        )
+        table = measured.table
+        for note in measured.notes:
+            progress(note)
+        machine = measured.cluster
+        if copies is not None:
+            machine = replace(copies, cluster=machine).joined(machine.name)
+    if not is_problem:
+        machine = plan_devices(machine, options.memory_limit, options.headroom)
+    return study_groups(what, machine, options, table=table, progress=progress)
+
+
+def plan_of_study(study: HybridStudy, cluster: str | Cluster = "") -> JointPlan:
+    """Return the plan of the groups that a study recommends: the fastest that `execute` runs.
+
+    Its groups are pipelines or split the layers, also where the study placed single ops.
+
+    Args:
+        study: The study.
+        cluster: The cluster as the study was given it, whose file the plan names.
+
+    Raises:
+        InputError: If the study is of a problem file, or layers are fewer than a group's devices.
+        InfeasibleError: If the study recommends nothing.
+    """
+    from gnnplace.plans import grouped_plan
+
+    if study.job is None or study.cluster is None:
+        raise InputError(f"{study.what}: a problem file has ops and no layers to plan")
+    if study.advice.best is None:
+        raise InfeasibleError(f"{study.what}: the epochs of no split are known")
+    plan = grouped_plan(study.job, study.cluster, study.advice.best)
+    return _joint(plan, cluster, study.job)
 
 
 def read_given(

@@ -71,12 +71,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         training_of,
     )
     from gnnplace.plans.hybrid.gradients import reduced as with_gradients_reduced
-    from gnnplace.plans.hybrid.groups import Running as HybridRunning
-    from gnnplace.plans.hybrid.groups import Running as Running
-    from gnnplace.plans.hybrid.groups import grouped_plan as grouped_plan
+    from gnnplace.plans.hybrid.groups import grouped_plan
     from gnnplace.plans.hybrid.splits import SplitRow
-    from gnnplace.plans.hybrid.study import HybridOptions, HybridStudy, study_hybrid
-    from gnnplace.plans.hybrid.study import Search as HybridSearch
+    from gnnplace.plans.hybrid.study import HybridOptions, HybridStudy, study_groups
     from gnnplace.plans.job import (
         CAPTURING,
         FEWEST,
@@ -274,8 +271,6 @@ __all__ = [
     "FoundSpec",
     "FoundSpecs",
     "HybridOptions",
-    "HybridRunning",
-    "HybridSearch",
     "HybridStudy",
     "InputEntry",
     "LatentAttention",
@@ -300,7 +295,6 @@ __all__ = [
     "PricingSetting",
     "Progress",
     "ReplicaAdvice",
-    "Running",
     "ScaledFabric",
     "SearchOptions",
     "ShardMachine",
@@ -410,7 +404,7 @@ __all__ = [
     "setting_of",
     "sized_model",
     "split_of_spec",
-    "study_hybrid",
+    "study_groups",
     "table_of_spec",
     "timed",
     "token_preset",

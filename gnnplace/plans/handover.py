@@ -68,7 +68,7 @@ def handed_over(
     try:
         sized = job.model
         if isinstance(sized, str):
-            sized = _sized(sized, chain.batch)
+            sized = sized_name(sized, chain.batch)
         problem = _problem(chain, cluster, replace(job, model=sized))
         whole_stage = (Stage(0, len(chain), Mesh(0, 1, 1)),)
         pricer = pricer_of(chain, MeshFabric(cluster), chain.batch)
@@ -110,8 +110,17 @@ def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
 
     It may if the batch is one micro-batch on few devices and devices differ or calls branch.
     """
-    is_known = chain.precision in DTYPES and chain.optimizer in OPTIMIZERS
-    if not is_known or plan.microbatches > 1 or not 2 <= cluster.num_devices <= MOST:
+    if plan.microbatches > 1 or not 2 <= cluster.num_devices <= MOST:
+        return False
+    return may_gain(chain, cluster)
+
+
+def may_gain(chain: Chain, cluster: Cluster) -> bool:
+    """Return whether devices may share a step by single ops better than by layers.
+
+    They may if they differ, or if the model has branches that they can do at once.
+    """
+    if chain.precision not in DTYPES or chain.optimizer not in OPTIMIZERS:
         return False
     return len(cluster.kinds) > 1 or _branches(chain, cluster.kinds[0]) >= BRANCHES
 
@@ -143,7 +152,7 @@ def _branches(chain: Chain, kind: str) -> float:
     return total / max(max(longest.values(), default=0.0), 1e-30)
 
 
-def _sized(model: str, batch: int) -> str:
+def sized_name(model: str, batch: int) -> str:
     """Return a model's name with `batch` examples as its option."""
     if batch_of(workload_of(model, fake=True)) == batch:
         return model

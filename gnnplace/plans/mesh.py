@@ -7,6 +7,14 @@ slice of the cluster's devices as they are listed (topology order).
 The seconds of a group's exchanges come from `costs.collectives` if the links name a measured
 fabric, otherwise from that module's ring formula over the slowest link of the group. The rings of
 all shards run at the same time, and share the network of a server if its devices share it.
+
+Over k copies of a cluster (``64xnvlink-v100-4``) a collective goes in stages, as over servers
+(``costs.collectives``): scattered inside a copy, exchanged between copies, with one part for each
+member, and gathered inside. A network card that all devices of a copy share carries every member of
+all groups that exchange at the same time. With n such groups an all-reduce of ``bytes`` takes
+between copies::
+
+    2 (k - 1) / k * bytes * n / bandwidth + (1 + log2(k) / 2) * latency
 """
 
 from __future__ import annotations
@@ -21,6 +29,10 @@ from math import prod
 import numpy as np
 
 from gnnplace.costs import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
     Group,
     LinkTable,
     collective,
@@ -190,6 +202,8 @@ class MeshFabric:
         """
         if len(members) < 2 or size <= 0:
             return 0.0
+        if self.cluster.copies is not None:
+            return self._over_copies(op, size, members, alike)
         group = self.group(members)
         if group is not None:
             key = (op, size, group, alike)
@@ -204,6 +218,42 @@ class MeshFabric:
         latency, bandwidth = self._slowest(members, alike)
         count = len(members)
         return ring_seconds(op, count, size, bandwidth, hops(op, count) * latency)
+
+    @cached_property
+    def inside(self) -> MeshFabric:
+        """Return the prices of exchanges inside of one of the copies that the cluster is."""
+        copies = self.cluster.copies
+        assert copies is not None
+        return MeshFabric(copies.cluster, self.table)
+
+    def _over_copies(
+        self, op: str, size: float, members: Sequence[int], alike: int
+    ) -> float:
+        """Return the seconds of a collective over one or several copies of a cluster.
+
+        Arguments are those of `collective`. A copy counts with as many members as the fullest.
+        """
+        copies = self.cluster.copies
+        assert copies is not None
+        by_copy: dict[int, list[int]] = {}
+        for member in members:
+            copy, device = divmod(member, copies.cluster.num_devices)
+            by_copy.setdefault(copy, []).append(device)
+        fullest = max(by_copy.values(), key=len)
+        count = len(by_copy)
+        if count == 1:
+            return self.inside.collective(op, size, fullest, alike)
+        # A ring between copies has a part of the bytes for each member, all of them one card.
+        rings = len(fullest) * alike
+        part = size if op == ALL_TO_ALL else size / len(fullest)
+        stages = {ALL_REDUCE: (REDUCE_SCATTER, ALL_GATHER)}.get(op, (op,))
+        within = size / count if op == ALL_TO_ALL else size
+        seconds = sum(
+            self.inside.collective(stage, within, fullest, alike) for stage in stages
+        )
+        bandwidth = copies.bandwidth / (rings if copies.shared else 1)
+        waits = hops(op, count) * copies.latency
+        return seconds + ring_seconds(op, count, part, bandwidth, waits)
 
     def rate(
         self, op: str, most: float, members: Sequence[int], alike: int = 1

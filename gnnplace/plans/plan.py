@@ -6,6 +6,7 @@ This module validates each key by itself; `plans.reading` checks keys against ea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -425,10 +426,10 @@ class PlanFile(Schema):
     @property
     def tokens(self) -> int | None:
         """Return the tokens of a step, or None if examples are not rows of tokens."""
-        first = self.inputs[0] if self.inputs else None
-        if first is None or len(first.shape) != 2 or not first.dtype.startswith("int"):
+        if not self.inputs:
             return None
-        return self.batch * first.shape[1]
+        length = row_length(self.inputs[0].shape, self.inputs[0].dtype)
+        return None if length is None else self.batch * length
 
     @property
     def unit(self) -> str:
@@ -449,6 +450,18 @@ class PlanFile(Schema):
 
 
 AlternativeEntry.model_rebuild()
+
+
+def row_length(shape: Sequence[int], dtype: str) -> int | None:
+    """Return the tokens of an example, or None if examples are not rows of tokens.
+
+    Args:
+        shape: The shape of the first input, examples first.
+        dtype: Its type.
+    """
+    if len(shape) != 2 or not dtype.startswith("int"):
+        return None
+    return shape[1]
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,20 @@ def hybrid_study_data(study: HybridStudy) -> dict[str, Any]:
     """Return the study as plain data, in seconds."""
     published = published_gain(study.name)
     best = study.advice.best
+    alternative = None
+    if study.alternative is not None:
+        other = study.alternative.advice.best
+        alternative = {
+            "group": study.alternative.step,
+            "origin": study.alternative.origin["step"],
+            "best": None if other is None else row_data(other),
+        }
     return {
         "model": study.what,
         "devices": study.devices,
         "origin": study.origin,
+        "group": study.step,
+        "alternative": alternative,
         "rows": [row_data(row) for row in study.rows],
         "crossover": study.advice.crossover,
         "recommendation": sentence(study.advice, study.devices),
@@ -87,8 +97,22 @@ def hybrid_study_lines(study: HybridStudy) -> list[str]:
     return [
         *lines,
         f"cross-over: {crossover_text}",
+        *_alternative_lines(study),
         *_published_lines(study),
         sentence(study.advice, num_devices),
+    ]
+
+
+def _alternative_lines(study: HybridStudy) -> list[str]:
+    """Return what the other way of sharing a group's step reaches."""
+    if study.alternative is None:
+        return []
+    best = study.alternative.advice.best
+    if best is None:
+        return []
+    return [
+        f"each step is {study.step}; with {study.alternative.step} {best.groups} x {best.devices} "
+        f"is best: {training_text(best.seconds)} to converge"
     ]
 
 

@@ -1,4 +1,4 @@
-"""``profile --links`` and ``hybrid --links``: a log of nccl-tests as it is."""
+"""``profile --links`` and ``plan --goal epochs --links``: a log of nccl-tests as it is."""
 
 from __future__ import annotations
 
@@ -32,14 +32,21 @@ def test_profile_takes_its_figures(log, tmp_path, capsys):
     link = json.loads(output.read_text())["links"][0]
     assert link["bandwidth"] == pytest.approx(229.3e9, rel=1e-3)
     assert link["channel"] == before["channel"]
-    hybrid = ["hybrid", str(output), "--batch", "8", "--budget", "0", "--json"]
-    assert run([*hybrid, "--placer", "single", "--microbatches", "1"]) == 0
-    without = json.loads(capsys.readouterr().out)
-    assert (
-        run([*hybrid, "--placer", "single", "--microbatches", "1", "--links", str(log)])
-        == 0
-    )
-    assert json.loads(capsys.readouterr().out) != without
+
+
+@pytest.mark.parametrize("cluster", ["nvswitch-h200-8", "2xnvswitch-h200-8"])
+def test_a_study_takes_its_figures(cluster, log, capsys):
+    plan = ["plan", "mlp", "--cluster", cluster, "--goal", "epochs", "--json"]
+    assert run(plan) == 0
+    without = json.loads(capsys.readouterr().out)["training"]
+    assert run([*plan, "--links", str(log)]) == 0
+    study = json.loads(capsys.readouterr().out)["training"]
+    assert "nccl.log" in study["origin"]["all_reduce"]
+    steps = [[row["step"] for row in answer["rows"]] for answer in (without, study)]
+    assert steps[0][0] == steps[1][0]
+    assert all(a != b for a, b in zip(*steps, strict=True) if a != steps[0][0])
+    assert run([*plan[:4], "--links", str(log)]) == 2
+    assert "--links: is for --goal epochs" in capsys.readouterr().err
 
 
 def test_a_bad_line_is_one_line(log, tmp_path, capsys):

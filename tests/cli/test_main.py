@@ -405,7 +405,7 @@ def test_a_problem_that_says_nothing_of_a_model_makes_a_placement_that_says_noth
     assert "x-capture" not in json.loads(output.read_text())
 
 
-@pytest.mark.parametrize("command", [["hybrid", "--help"], ["shard", "--help"]])
+@pytest.mark.parametrize("command", [["plan", "--help"], ["shard", "--help"]])
 def test_a_terminal_that_is_not_utf8_gets_help(command):
     """Letters that Latin-1 lacks are replaced."""
     done = subprocess.run(

@@ -123,9 +123,13 @@ def test_a_sum_is_added_up_and_compared_with_eager_pytorch(
 
 
 def test_other_commands_refuse_it_too(capsys: pytest.CaptureFixture[str]) -> None:
-    hybrid = ["hybrid", "odd_losses:contrastive", "--cluster", "cpu:2", "--execute"]
-    assert run([*hybrid, "--steps", "1", "--placer", "contiguous"]) == 2
-    assert "op 'matmul'" in capsys.readouterr().err
+    plan = ["plan", "odd_losses:contrastive", "--cluster", "cpu:2", "--goal", "epochs"]
+    assert run([*plan, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["training"]["rows"]
+    assert [row["groups"] for row in rows if "'matmul'" in row["note"]] == [2]
+    assert run([*plan, "--json", "--accept-other-loss"]) == 0
+    rows = json.loads(capsys.readouterr().out)["training"]["rows"]
+    assert all(row["step"] is not None for row in rows)
     suite = "name: odd\nkind: execute\nmode: emulated\nplacers: [contiguous]\n"
     suite += (
         "budgets: [0]\nproblems:\n"

@@ -5,10 +5,11 @@ The plot: a line for each kind of split, on logarithmic axes.
 
 from __future__ import annotations
 
-from gnnplace.cli.main import run
+from dataclasses import replace
+
 from gnnplace.plans.hybrid.advice import advise, sentence
 from gnnplace.plans.hybrid.study import HybridStudy
-from gnnplace.report.hybrid import hybrid_page, hybrid_plot
+from gnnplace.report.hybrid import hybrid_page, hybrid_plot, hybrid_study_lines
 from gnnplace.report.pictures import svg
 from gnnplace.units import training_text
 from tests.plans.hybrid.test_advice import ROWS, row
@@ -35,11 +36,20 @@ def test_the_page_has_every_split() -> None:
     assert training_text(study.advice.best.seconds) in text
 
 
-def test_a_run_has_no_page(tmp_path, capsys) -> None:
-    """One line, before the work."""
-    arguments = ["hybrid", "mlp", "--cluster", "cpu:2", "--execute"]
-    assert run([*arguments, "--html", str(tmp_path / "x.html")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_the_other_way_is_told_where_there_is_one() -> None:
+    """What a group's step is, and what the other would reach."""
+    origin = dict.fromkeys(("step", "all_reduce", "examples", "epochs"), "predicted")
+    slower = [replace(one, epochs=2.0) for one in ROWS]
+    other = HybridStudy(
+        "m", "m", 16, slower, advise(slower), origin, "a plan of layers"
+    )
+    study = HybridStudy("m", "m", 16, ROWS, advise(ROWS), origin, "ops")
+    assert not any("a plan of layers" in x for x in hybrid_study_lines(study))
+    lines = hybrid_study_lines(replace(study, alternative=other))
+    [line] = [line for line in lines if "a plan of layers" in line]
+    assert other.advice.best is not None
+    assert line.startswith("each step is ops; with a plan of layers ")
+    assert line.endswith(f"{training_text(other.advice.best.seconds)} to converge")
 
 
 def test_lines_and_dots() -> None:

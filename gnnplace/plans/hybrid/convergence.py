@@ -275,12 +275,33 @@ FAMILIES = {
 }
 
 
-def preset_of(model: str) -> Preset:
-    """Return the preset of a model by its zoo or profile name, or ``any`` if it has none."""
+def preset_of(
+    model: str,
+    parameters: int | None = None,
+    length: int | None = None,
+    tokens: float | None = None,
+) -> Preset:
+    """Return how a model converges: as its family, as a language model, or as ``any``.
+
+    Args:
+        model: Its zoo or profile name.
+        parameters: The number of its parameters, if that is known.
+        length: Tokens of an example; None: examples are no rows of tokens.
+        tokens: Tokens that training needs at small batches; None: `token_preset` says it.
+
+    Raises:
+        InputError: If tokens are said of a model whose examples are none.
+    """
     name = model.partition("?")[0].removeprefix("zoo:")
     for family, members in FAMILIES.items():
-        if name in members.split(","):
+        if name in members.split(",") and tokens is None:
             return PRESETS[family]
+    if parameters is not None and length is not None:
+        return token_preset(parameters, length, tokens)
+    if tokens is not None:
+        raise InputError(
+            f"--tokens: the examples of {model} are no rows of tokens; give --examples"
+        )
     return PRESETS["any"]
 
 

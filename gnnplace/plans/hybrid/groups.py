@@ -1,23 +1,22 @@
-"""Groups of model-parallel devices as plans: one to be run, and their steps for a study.
+"""Groups of model-parallel devices as plans: their steps for a study, and the plan that is run.
 
 A group is a pipeline of its devices, or its layers are split over them, whichever plan is faster by
-predicted times. The plan's runner compares it with the user's own step, and times PyTorch's
-DistributedDataParallel by turns with it.
+predicted times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.costs import PARAMETER, is_problem_file
+from gnnplace.costs import PARAMETER
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import given_priced, plan_of
 from gnnplace.plans.hybrid.gradients import ReplicaStep
-from gnnplace.plans.job import CAPTURING, TrainingJob
+from gnnplace.plans.hybrid.splits import MICROBATCHES, SplitRow
+from gnnplace.plans.job import CAPTURING, Progress, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.draft import Priced
@@ -25,71 +24,27 @@ from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.problem import Cluster, with_slack
-
-if TYPE_CHECKING:
-    from gnnplace.plans.hybrid.study import Search
-
-Progress = Callable[[str], None]
+from gnnplace.problem import Cluster
 
 
-@dataclass(frozen=True)
-class Running:
-    """The options with which a hybrid step is run.
-
-    Attributes:
-        groups: The number of data-parallel groups.
-        devices: Devices of a group.
-        microbatches: Shares of a group's batch.
-        steps: The number of steps that are timed.
-        timeout: Seconds without progress after which the run is given up.
-    """
-
-    groups: int = 2
-    devices: int = 1
-    microbatches: int = 1
-    steps: int = 10
-    timeout: float = 120.0
-
-
-def grouped_plan(
-    model: str, cluster: Cluster, running: Running, accept_other_loss: bool = False
-) -> Plan:
-    """Return the fastest plan of data-parallel groups that pipeline the model or split its layers.
+def grouped_plan(job: TrainingJob, cluster: Cluster, row: SplitRow) -> Plan:
+    """Return the fastest plan whose groups of devices are pipelines or split the layers.
 
     A plan that fits the memory comes before one that does not.
 
     Args:
-        model: A model by its name.
+        job: What is trained; its batch is that of all groups, whatever it says.
         cluster: The devices.
-        running: The numbers of groups and devices.
-        accept_other_loss: Cut the batch also if its loss then is another one.
+        row: The numbers of groups, devices and micro-batches.
 
     Raises:
-        InputError: If there are too few devices, or the batch cannot be cut.
+        InputError: If the batch cannot be cut, or layers are fewer than the devices of a group.
     """
-    free_cluster = with_slack(cluster)
-    devices = running.groups * running.devices
-    if free_cluster.num_devices < devices:
-        raise InputError(
-            f"--replicas x --group-devices: {devices} devices; the cluster has "
-            f"{free_cluster.num_devices}"
-        )
-    chain = chain_of(
-        TrainingJob(model, accept_other_loss=accept_other_loss), free_cluster
-    )
-    size, remainder = divmod(chain.batch, running.groups * running.microbatches)
-    if remainder:
-        shares = running.groups * running.microbatches
-        raise InputError(
-            f"{model}: {chain.batch} examples cannot be cut into {shares} equal shares"
-        )
-    plans = priced_groups(chain, free_cluster, running.groups, running.devices, size)
-    return plan_of(
-        chain,
-        free_cluster,
-        min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time)),
-    )
+    chain = chain_of(replace(job, batch=row.global_batch), cluster)
+    size = chain.batch // (row.groups * row.microbatches)
+    plans = priced_groups(chain, cluster, row.groups, row.devices, size)
+    fastest = min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time))
+    return plan_of(chain, cluster, fastest)
 
 
 def priced_groups(
@@ -126,27 +81,23 @@ def priced_groups(
 class PlannedSteps:
     """Steps of groups as plans have them, for several numbers of micro-batches.
 
-    Arguments are those of `plans.hybrid.study.Placing`.
+    Args:
+        job: The model and how it is trained; its batch is that of a group.
+        cluster: The devices, with the memory that may be used.
+        progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        InputError: If `what` is a problem file, or there is no such model.
+        InputError: If there is no such model.
         CaptureError: If a module, which the message names, cannot be captured.
     """
 
     has_gradients = True
     origin = "predicted by joint plans, gradients exchanged after the last pass"
+    step = "a plan of layers for a group"
 
-    def __init__(
-        self, what: str, cluster: Cluster, search: Search, progress: Progress
-    ) -> None:
-        if is_problem_file(what):
-            raise InputError(
-                "--placer plan: a problem file has ops and no layers; give a model"
-            )
+    def __init__(self, job: TrainingJob, cluster: Cluster, progress: Progress) -> None:
         progress(CAPTURING)
-        accept = search.capture.accept_other_loss
-        self.chain = chain_of(TrainingJob(what, accept_other_loss=accept), cluster)
-        self.microbatches = sorted(set(search.microbatches))
+        self.chain = chain_of(job, cluster)
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
         """Return the steps of all plans of one group on these devices that fit the memory.
@@ -154,13 +105,10 @@ class PlannedSteps:
         Raises:
             InfeasibleError: If none does.
         """
-        cluster = with_slack(cluster)
         chain = on_cluster(self.chain, cluster)
         reason = "no plan of a group fits its memory"
         steps = list[ReplicaStep]()
-        for size in (
-            chain.batch // m for m in self.microbatches if chain.batch % m == 0
-        ):
+        for size in (chain.batch // m for m in MICROBATCHES if chain.batch % m == 0):
             try:
                 plans = priced_groups(chain, cluster, 1, cluster.num_devices, size)
             except InputError as error:

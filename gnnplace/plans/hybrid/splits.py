@@ -20,14 +20,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from gnnplace.costs import ALL_REDUCE
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.convergence import Training
-from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, StepParts, with_all_reduce
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem import Cluster
 
 PlaceOn = Callable[[Cluster], Sequence[ReplicaStep]]
 MOST_DEVICES = 4096
+MICROBATCHES = (1, 4)
+"""Numbers of micro-batches of a group that are tried: none in flight, and a few."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +85,30 @@ class Splitter:
         training: Batch of a group, examples of an epoch, and convergence.
         place_on: Returns the placed steps of the model on a cluster, one for each number of
             micro-batches.
-        overlap: Whether all-reduces overlap with the backward pass.
+        mixes: Why several groups cannot have a batch of their own each: the loss of the whole is
+            another one. Empty if they can.
+
+    Attributes:
+        copy: The devices and links of one copy, if the cluster is copies of another; else its own.
+            Groups lie inside of a copy.
+        overlap: Whether devices can compute while they reduce. They cannot where workers make the
+            messages themselves.
     """
 
     def __init__(
         self,
-        fabric: ClusterCopies,
+        fabric: MeshFabric,
         training: Training,
         place_on: PlaceOn,
-        *,
-        overlap: bool = True,
+        mixes: str = "",
     ) -> None:
+        copies = fabric.cluster.copies
         self.fabric = fabric
+        self.copy = fabric.cluster if copies is None else copies.cluster
         self.training = training
         self.place_on = place_on
-        self.overlap = overlap
+        self.mixes = mixes
+        self.overlap = not self.copy.sender_busy.any()
         self._placed: dict[object, Sequence[ReplicaStep] | InfeasibleError] = {}
 
     def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[SplitRow]:
@@ -106,7 +118,7 @@ class Splitter:
             counts: Numbers of devices.
             sizes: Numbers of devices in a group.
         """
-        num_devices = self.fabric.cluster.num_devices
+        num_devices = self.copy.num_devices
         return [
             self.row(count // size, size)
             for count in counts
@@ -122,6 +134,9 @@ class Splitter:
         batch = groups * training.batch
         steps = training.steps(batch)
         epochs = training.convergence.epochs(batch)
+        if groups > 1 and self.mixes:
+            note = f"the loss of several groups is another one: {self.mixes}"
+            return SplitRow(groups, devices, 1, None, batch, steps, epochs, note)
         step = self._step(groups, devices)
         if isinstance(step, InfeasibleError):
             return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(step))
@@ -141,21 +156,39 @@ class Splitter:
 
         The error of a group that cannot be placed is returned, not raised.
         """
-        fabric = self.fabric
         slowest = list[tuple[StepParts, int]]()
-        seconds = partial(fabric.all_reduce, groups=groups, devices=devices)
-        overlap = self.overlap and fabric.overlaps
-        firsts = {g * devices % fabric.cluster.num_devices for g in range(groups)}
+        seconds = partial(self._all_reduce, groups=groups, devices=devices)
+        firsts = {g * devices % self.copy.num_devices for g in range(groups)}
         for first in sorted(firsts):
             placed = self._place(range(first, first + devices))
             if isinstance(placed, InfeasibleError):
                 return placed
             tried = [
-                (with_all_reduce(step, seconds, overlap=overlap), step.microbatches)
+                (
+                    with_all_reduce(step, seconds, overlap=self.overlap),
+                    step.microbatches,
+                )
                 for step in placed
             ]
             slowest.append(min(tried, key=lambda pair: (pair[0].total, pair[1])))
         return max(slowest, key=lambda pair: pair[0].total)
+
+    def _all_reduce(self, device: int, size: float, groups: int, devices: int) -> float:
+        """Return the seconds of an all-reduce over one device of every group.
+
+        The other devices of the groups reduce at the same time.
+
+        Args:
+            device: The index of the device in its group.
+            size: Bytes of its gradients.
+            groups: The number of groups.
+            devices: The number of devices of a group.
+
+        Raises:
+            InputError: If two of the devices have no link.
+        """
+        members = range(device, groups * devices, devices)
+        return self.fabric.collective(ALL_REDUCE, size, members, devices)
 
     def _place(self, devices: range) -> Sequence[ReplicaStep] | InfeasibleError:
         """Return the placed steps of a group, or the error that says why nothing fits.
@@ -166,7 +199,7 @@ class Splitter:
         kinds = tuple(
             (cluster.devices[d].kind, cluster.devices[d].memory) for d in devices
         )
-        key = kinds, cluster.pattern(devices)
+        key = kinds, self.copy.pattern(devices)
         if key not in self._placed:
             try:
                 self._placed[key] = self.place_on(cluster.part(devices))

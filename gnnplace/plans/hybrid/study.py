@@ -1,40 +1,66 @@
-"""``study_hybrid``: how to use N devices, as data-parallel groups of model-parallel devices.
+"""How to use N devices: data-parallel groups of model-parallel devices, and when training ends.
 
 Every split of N devices is placed, its all-reduce added, its time to converge predicted; what comes
 out says from how many devices on a hybrid is faster than data parallelism (after Pal et al., 2019).
+
+A group's step is a joint plan of layers, or a placement of single ops. The former runs, and has no
+branches of the model side by side, which the latter may (`plans.handover` says when). Both have
+clocks of their own, so that they are never mixed in one table: the answer is the table whose best
+split ends first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 from gnnplace.costs import (
+    ALL_REDUCE,
+    BUCKET,
     LinkTable,
+    any_local,
+    collective,
     is_problem_file,
     on_cluster,
     read_or_profile,
-    resolve_cluster,
-    with_measurements,
 )
-from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
     ConvergenceOptions,
+    Preset,
     preset_of,
     training_of,
 )
-from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, placed_step
-from gnnplace.plans.hybrid.splits import SplitRow, Splitter, device_counts, group_sizes
+from gnnplace.plans.hybrid.splits import (
+    MICROBATCHES,
+    SplitRow,
+    Splitter,
+    device_counts,
+    group_sizes,
+)
+from gnnplace.plans.job import Progress, TrainingJob
+from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.plan import row_length
 from gnnplace.policy import place, warm
 from gnnplace.problem import UPDATE, Cluster, Problem, read_problem
 from gnnplace.tracing import CaptureOptions
 
-Progress = Callable[[str], None]
+if TYPE_CHECKING:
+    from gnnplace.plans.hybrid.groups import PlannedSteps
+
 NOT_COUNTED = "not counted: the problem has no update ops, so nothing says how large gradients are"
-MICROBATCHES = (1, 4)
-PLAN = "plan"  # instead of a placer: steps are those of joint plans
+MOST = 8
+"""Devices of a group at most: those of a server, whose links a step's messages need. Searches for
+placements on more devices than that find little (`plans.handover`)."""
+PART = 5
+"""The part of the budget that the search for one placement takes: one in so many."""
+PLACER = "best"
+AUTO = "auto"
+"""The headroom that allocator, libraries and NCCL take."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +68,30 @@ class HybridOptions(ConvergenceOptions):
     """The options of a hybrid study.
 
     Attributes, beside those of `ConvergenceOptions`:
-        devices: N; more than the cluster has are copies of it. None: the cluster's.
-        most: Devices of a group, at most.
-        batch: Examples of a step; for problem files, which do not say it.
-        network_latency: Seconds, between copies of the cluster.
-        network_bandwidth: Bytes a second, between copies of the cluster.
-        overlap: Whether gradients are reduced while the backward pass goes on.
+        max_devices: N, the devices that are used at most; None: the cluster's.
+        batch: Examples of a step of one group; None: the model's. A problem file does not say it.
+        precision: Precision of parameters and passes; None: that of `TrainingJob`.
+        optimizer: The optimizer; None: that of `TrainingJob`.
+        accept_other_loss: Whether the batch may be cut where its loss is another one then.
+        memory_limit: Bytes that every device has, instead of its own.
+        headroom: What stays free on every device, as `gnnplace.plan` takes it.
+        budget: Seconds of search; each placement of single ops takes one in `PART`.
+        runnable: Whether groups are plans of layers alone, which can be run.
+        tokens: Tokens that training needs at small batches, where examples are rows of tokens.
         links: A log of nccl-tests, whose figures replace those of the cluster's links.
     """
 
-    devices: int | None = None
-    most: int = 8
+    max_devices: int | None = None
     batch: int | None = None
-    network_latency: float = 10e-6
-    network_bandwidth: float = 10e9
-    overlap: bool = True
+    precision: str | None = None
+    optimizer: str | None = None
+    accept_other_loss: bool = False
+    memory_limit: float | None = None
+    headroom: str | float | None = AUTO
+    budget: float = 10.0
+    runnable: bool = False
+    tokens: float | None = None
     links: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.most < 1:
-            raise InputError(
-                f"--most {self.most}: must be a positive number of devices"
-            )
-        super().__post_init__()
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +105,11 @@ class HybridStudy:
         rows: Every division of up to N devices into groups.
         advice: The recommended row, and from where on a hybrid pays.
         origin: The origin of each kind of figure.
+        step: What a group's step is, in words.
+        job: What is trained, its batch that of a group; None for a problem file.
+        cluster: The devices, with the memory that may be used; None where they are not known.
+        alternative: The study whose groups' steps are made in the other way, which ends later; None
+            if there is no other way.
     """
 
     what: str
@@ -86,132 +118,222 @@ class HybridStudy:
     rows: Sequence[SplitRow]
     advice: ReplicaAdvice
     origin: dict[str, str]
+    step: str = ""
+    job: TrainingJob | None = None
+    cluster: Cluster | None = None
+    alternative: HybridStudy | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of the shortest training, or inf if none is known."""
+        if self.advice.best is None:
+            return math.inf
+        return self.advice.best.seconds
 
 
-def study_hybrid(
+class GroupSteps(Protocol):
+    """What makes the steps of groups of devices."""
+
+    @property
+    def has_gradients(self) -> bool:
+        """Return whether it is known how large gradients are."""
+
+    @property
+    def origin(self) -> str:
+        """Return the origin of the steps."""
+
+    @property
+    def step(self) -> str:
+        """Return what a group's step is, in words."""
+
+    def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
+        """Return the steps of one group on these devices that fit the memory."""
+
+
+def study_groups(
     what: str,
-    cluster: str | Cluster | None = None,
+    machine: Cluster,
+    options: HybridOptions,
     *,
-    options: HybridOptions | None = None,
-    search: Search | None = None,
+    table: LinkTable | None = None,
     progress: Progress = lambda line: None,
 ) -> HybridStudy:
     """Split up to N devices in every way and predict which split converges first.
 
     Args:
         what: A model or a problem file.
-        cluster: A preset's name, a YAML file or a cluster. A problem file has its own.
-        options: Options of the study: devices, data set, convergence, network.
-        search: The options with which a group's step is placed.
+        machine: The devices, with the memory that may be used.
+        options: What is trained, and for how long ways of sharing a step are searched.
+        table: Measured times of collectives; None for the package's.
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        FormatError: If a line of the log cannot be read.
-        InputError: If an argument is bad, or the options ask for inference.
+        InputError: If an argument is bad.
         InfeasibleError: If no split fits its devices' memory.
     """
-    options = options or HybridOptions()
-    search = search or Search()
-    if search.capture.forward_only:
-        raise InputError("--forward-only: hybrid is about training")
-    problem = read_problem(what) if is_problem_file(what) else None
-    if cluster is not None:
-        machine = resolve_cluster(cluster)
-    elif problem is not None:
-        machine = problem.cluster
-    else:
-        raise InputError("hybrid: a model needs --cluster")
-    # Measured links replace the cluster's own before anything is priced.
-    table: LinkTable | None = None
-    if options.links is not None:
-        measured = with_measurements(machine, options.links)
-        machine = measured.cluster
-        table = measured.table
-        for note in measured.notes:
-            progress(note)
-    fabric = ClusterCopies(
-        machine, options.network_latency, options.network_bandwidth, table
-    )
-    if options.devices is None:
-        num_devices = machine.num_devices
-    else:
-        num_devices = options.devices
+    num_devices = options.max_devices or machine.num_devices
+    if num_devices > machine.num_devices:
+        raise InputError(
+            f"--max-devices {num_devices}: the cluster has {machine.num_devices} devices; write "
+            "--cluster NxPRESET for N copies of a preset"
+        )
     counts = device_counts(num_devices)
-    name = what if problem is None else problem.name
-    preset = preset_of(name)
-    training = training_of(preset, options, _batch(what, options.batch))
-    # A group is one placement of the model, or a plan of a pipeline or of split layers.
-    place_on: Placing | PlannedSteps
-    if search.placer == PLAN:
-        from gnnplace.plans.hybrid.groups import PlannedSteps
-
-        place_on = PlannedSteps(what, machine, search, progress)
+    copy = machine if machine.copies is None else machine.copies.cluster
+    sizes = group_sizes(num_devices, min(MOST, copy.num_devices))
+    name = what
+    mixes = ""
+    job: TrainingJob | None = None
+    ways: list[GroupSteps]
+    if is_problem_file(what):
+        problem = read_problem(what)
+        name = problem.name
+        preset = preset_of(name)
+        batch = _batch_of_problem(options)
+        other_cluster = None if machine == problem.cluster else machine
+        ways = [Placing(what, other_cluster, options, progress)]
     else:
-        place_on = Placing(
-            what, machine if cluster is not None else None, search, progress
-        )
-    splitter = Splitter(fabric, training, place_on, overlap=options.overlap)
-    rows = splitter.rows(
-        counts, group_sizes(num_devices, min(options.most, machine.num_devices))
-    )
-    if not any(row.parts is not None for row in rows):
-        raise InfeasibleError(
-            f"hybrid: no split of {num_devices} devices fits; {rows[0].note}"
-        )
-    # Say where every kind of figure comes from.
-    convergence_origin = f"preset {preset.name!r}: {preset.examples_source}"
+        job, planned = _planned(what, machine, options, progress)
+        batch = planned.chain.batch
+        mixes = planned.chain.mixes
+        preset = _preset_of_model(what, planned, options)
+        ways = [planned]
+        if not options.runnable:
+            ways += _placings(job, planned, machine, options, progress)
+    training = training_of(preset, options, batch)
     convergence = training.convergence
-    origin = {
-        "step": place_on.origin,
-        "all_reduce": fabric.origin(num_devices)
-        if place_on.has_gradients
-        else NOT_COUNTED,
-        "examples": convergence_origin if options.examples is None else "given",
-        "epochs": f"{convergence.origin}: {convergence.source}",
-    }
-    return HybridStudy(what, name, num_devices, rows, advise(rows), origin)
+    fabric = MeshFabric(machine, table)
+    examples_origin = f"preset {preset.name!r}: {preset.examples_source}"
+    studies = list[HybridStudy]()
+    for way in ways:
+        rows = Splitter(fabric, training, way, mixes).rows(counts, sizes)
+        origin = {
+            "step": way.origin,
+            "all_reduce": reduce_origin(fabric, num_devices)
+            if way.has_gradients
+            else NOT_COUNTED,
+            "examples": examples_origin if options.examples is None else "given",
+            "epochs": f"{convergence.origin}: {convergence.source}",
+        }
+        studies.append(
+            HybridStudy(
+                what=what,
+                name=name,
+                devices=num_devices,
+                rows=rows,
+                advice=advise(rows),
+                origin=origin,
+                step=way.step,
+                job=job,
+                cluster=machine,
+            )
+        )
+    fitting = [s for s in studies if any(row.parts is not None for row in s.rows)]
+    if not fitting:
+        raise InfeasibleError(
+            f"no split of {num_devices} devices fits; {studies[0].rows[0].note}"
+        )
+    best = min(fitting, key=lambda study: study.seconds)
+    others = [study for study in fitting if study is not best]
+    return replace(best, alternative=others[0] if others else None)
 
 
-def _batch(what: str, batch: int | None) -> int:
-    """Return the examples of a step of one group: those given, or the model's own batch.
+def _batch_of_problem(options: HybridOptions) -> int:
+    """Return the examples of a step of a problem file, which it does not say.
 
     Raises:
-        InputError: If neither the problem file nor the caller says it, or if it is given beside a
-            model.
+        InputError: If the options do not say it either, or say what the file says.
     """
-    if is_problem_file(what):
-        if batch is None:
-            raise InputError(
-                "--batch: a problem file does not say how many examples a step has"
-            )
-        return batch
-    if batch is not None:
+    of_models = ("precision", "optimizer", "memory_limit", "tokens")
+    stated = [name for name in of_models if getattr(options, name) is not None]
+    stated += [n for n in ("accept_other_loss", "runnable") if getattr(options, n)]
+    stated += ["headroom"] if options.headroom != AUTO else []
+    if stated:
+        option = stated[0].replace("_", "-")
+        raise InputError(f"--{option}: is of a model; a problem file has ops alone")
+    if options.batch is None:
         raise InputError(
-            "--batch: is for problem files; a model says it itself: MODEL?batch=B"
+            "--batch: a problem file does not say how many examples a step has"
         )
-    from gnnplace.plans.segments.chains import batch_of
-    from gnnplace.tracing import load
-
-    return batch_of(load(what, fake=True))
+    return options.batch
 
 
-@dataclass(frozen=True)
-class Search:
-    """The options with which a group's step is placed.
+def _planned(
+    what: str, machine: Cluster, options: HybridOptions, progress: Progress
+) -> tuple[TrainingJob, PlannedSteps]:
+    """Capture a model, and return what is trained and its steps as plans of layers have them."""
+    from gnnplace.plans.handover import sized_name
+    from gnnplace.plans.hybrid.groups import PlannedSteps
 
-    Attributes:
-        placer: The name of the placer; "plan": groups are pipelines or split layers, as plans.
-        budget: Seconds of each search.
-        seed: The seed of all randomness.
-        microbatches: Numbers of micro-batches to try.
-        capture: The options with which a model is captured.
+    if options.batch is not None:
+        what = sized_name(what, options.batch)
+    job = TrainingJob(
+        what,
+        precision=options.precision,
+        optimizer=options.optimizer,
+        accept_other_loss=options.accept_other_loss,
+    )
+    return job, PlannedSteps(job, machine, progress)
+
+
+def _preset_of_model(
+    what: str, planned: PlannedSteps, options: HybridOptions
+) -> Preset:
+    """Return how a captured model converges."""
+    chain = planned.chain
+    length = None
+    if chain.inputs:
+        _, shape, dtype = chain.inputs[0]
+        length = row_length(shape, dtype)
+    return preset_of(what, chain.parameters, length, options.tokens)
+
+
+def _placings(
+    job: TrainingJob,
+    planned: PlannedSteps,
+    machine: Cluster,
+    options: HybridOptions,
+    progress: Progress,
+) -> list[GroupSteps]:
+    """Return the placer of single ops where these may gain, else nothing.
+
+    Ops of devices that are here would be measured, which says nothing beside prices.
     """
+    from gnnplace.plans.handover import DTYPES, may_gain
 
-    placer: str = "best"
-    budget: float = 2.0
-    seed: int = 0
-    microbatches: Sequence[int] = MICROBATCHES
-    capture: CaptureOptions = field(default_factory=CaptureOptions)
+    if any_local(machine) or not may_gain(planned.chain, machine):
+        return []
+    assert isinstance(job.model, str)
+    capture = CaptureOptions(
+        optimizer=planned.chain.optimizer,
+        dtype=DTYPES[planned.chain.precision],
+        accept_other_loss=options.accept_other_loss,
+    )
+    copy = machine if machine.copies is None else machine.copies.cluster
+    try:
+        return [Placing(job.model, copy, options, progress, capture)]
+    except GnnplaceError as error:
+        progress(f"not by single ops: {error}")
+        return []
+
+
+def reduce_origin(fabric: MeshFabric, most: int) -> str:
+    """Return where seconds of all-reduces over up to `most` devices come from."""
+    copies = fabric.cluster.copies
+    inside = fabric if copies is None else fabric.inside
+    group = inside.group(range(inside.cluster.num_devices))
+    origin = "predicted from the cluster's links"
+    if group is not None:
+        measured = collective(ALL_REDUCE, BUCKET, group, inside.table)
+        origin = (
+            f"{measured.provenance} (expected error {measured.error:.0%} over all devices of "
+            f"the cluster): {measured.source}"
+        )
+    if copies is None or most <= copies.cluster.num_devices:
+        return origin
+    return (
+        f"{origin}, between copies {copies.bandwidth / 1e9:g} GB/s and "
+        f"{copies.latency * 1e6:g} us as the cluster says (assumed of NxPRESET)"
+    )
 
 
 class Placing:
@@ -220,30 +342,39 @@ class Placing:
     Args:
         what: A model or a problem file.
         cluster: The cluster whose kinds of devices need op times; None: a problem file's own.
-        search: How a group's step is placed.
+        options: The budget.
         progress: Called with a line when something begins that takes seconds.
+        capture: The options with which a model is captured.
 
     Raises:
         InputError, CaptureError: If there is no such model, or it cannot be captured.
     """
 
+    step = "a placement of single ops for a group"
+
     def __init__(
-        self, what: str, cluster: Cluster | None, search: Search, progress: Progress
+        self,
+        what: str,
+        cluster: Cluster | None,
+        options: HybridOptions,
+        progress: Progress,
+        capture: CaptureOptions | None = None,
     ) -> None:
         self.what = what
         self.cluster = cluster
-        self.search = search
+        self.budget = options.budget / PART
         self.progress = progress
+        self.capture = capture or CaptureOptions()
         self.problems: dict[int, Problem] = {}
-        for count in sorted(set(search.microbatches)):
+        for count in MICROBATCHES:
             try:
                 self.problems[count] = self._problem(count)
             except InputError as error:
-                if count == 1 or not self.problems:
+                if not self.problems:
                     raise
                 progress(f"not with {count} micro-batches: {error}")
         most_ops = max(problem.num_ops for problem in self.problems.values())
-        warm([search.placer], progress=progress, num_ops=most_ops)
+        warm([PLACER], progress=progress, num_ops=most_ops)
 
     @property
     def has_gradients(self) -> bool:
@@ -261,7 +392,7 @@ class Placing:
         return f"predicted from {'estimated' if estimated else 'measured'} op times"
 
     def _problem(self, count: int) -> Problem:
-        options = replace(self.search.capture, microbatches=count)
+        options = replace(self.capture, microbatches=count)
         return read_or_profile(self.what, self.cluster, options, self.progress)
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
@@ -272,7 +403,6 @@ class Placing:
         """
         results = []
         error = None
-        search = self.search
         for count, problem in self.problems.items():
             self.progress(
                 f"placing {count} micro-batch{'es' if count > 1 else ''} on "
@@ -280,9 +410,7 @@ class Placing:
             )
             try:
                 part = on_cluster(problem, cluster)
-                result = place(
-                    part, placer=search.placer, budget=search.budget, seed=search.seed
-                )
+                result = place(part, placer=PLACER, budget=self.budget, seed=0)
                 if is_problem_file(self.what):
                     scale = count
                 else:

@@ -227,11 +227,96 @@ def linked_by(rule: LinkRule) -> Sequence[Link]:
     return tuple(links)
 
 
+NETWORK_LATENCY = 10e-6
+"""Seconds of a message between copies of a cluster where nobody says them; assumed."""
+NETWORK_BANDWIDTH = 10e9
+"""Bytes a second of a copy's network channel where nobody says them: 100 Gbit/s as it is used."""
+
+
+@dataclass(frozen=True)
+class ClusterCopies:
+    """The rule of the links of a cluster that stands several times, joined by a network.
+
+    Attributes:
+        cluster: The cluster, whose devices are called `gpu:0` and so on.
+        count: The number of copies.
+        latency: Seconds of a message between copies beside its bytes.
+        bandwidth: Bytes a second of a network card.
+        shared: Whether all devices of a copy share one card; else each has its own.
+    """
+
+    cluster: Cluster
+    count: int
+    latency: float = NETWORK_LATENCY
+    bandwidth: float = NETWORK_BANDWIDTH
+    shared: bool = True
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices of all copies."""
+        return self.count * self.cluster.num_devices
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link from one device to another, by their indices.
+
+        Channels inside of a copy are named after the copy.
+        """
+        size = self.cluster.num_devices
+        copy, inner_source = divmod(source, size)
+        other_copy, inner_target = divmod(target, size)
+        names = (f"gpu:{source}", f"gpu:{target}")
+        if copy != other_copy:
+            ports = (f"copy:{copy}", f"copy:{other_copy}") if self.shared else names
+            return Link(
+                source=names[0],
+                target=names[1],
+                latency=self.latency,
+                bandwidth=self.bandwidth,
+                channel=(f"{ports[0]} network out", f"{ports[1]} network in"),
+                fabric=OWN_BETWEEN,
+            )
+        inner = self._links[inner_source, inner_target]
+        channel: Channel = tuple(f"copy:{copy} {name}" for name in inner.channels)
+        update = {"source": names[0], "target": names[1], "channel": channel or None}
+        return inner.model_copy(update=update)
+
+    @cached_property
+    def _links(self) -> dict[tuple[int, int], Link]:
+        """The links of the cluster by the indices of their ends."""
+        index = self.cluster.device_index
+        return {
+            (index[link.source], index[link.target]): link
+            for link in self.cluster.listed_links
+        }
+
+    def joined(self, name: str) -> Cluster:
+        """Return all copies as one cluster.
+
+        Raises:
+            InputError: There are too few or too many of them.
+        """
+        if not (self.count >= 1 and self.num_devices <= MOST_DEVICES):
+            raise InputError(
+                f"cluster {name!r}: must be one copy at least and {MOST_DEVICES} devices at most"
+            )
+        devices = tuple(
+            device.model_copy(update={"name": f"gpu:{index}"})
+            for index, device in enumerate(self.cluster.devices * self.count)
+        )
+        return Cluster(devices, RuleLinks(self), name, copies=self)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Devices and directed links. A pair without a link cannot exchange tensors; no routing.
 
     Links are listed, or made by a rule (`RuleLinks`) where a list of all pairs would be too long.
+
+    Attributes:
+        devices: The devices, in topology order.
+        links: The directed links between them.
+        name: The name of the cluster.
+        copies: The cluster that all devices are copies of; None if it stands once.
 
     Raises:
         InputError: no device, a repeated device, a dangling, repeated or self link.
@@ -240,6 +325,7 @@ class Cluster:
     devices: tuple[Device, ...]
     links: Sequence[Link] = ()
     name: str = "cluster"
+    copies: ClusterCopies | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.links, RuleLinks):

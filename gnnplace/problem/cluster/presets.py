@@ -38,7 +38,8 @@ all four (microsoft/vidur, all_reduce.csv of the same machines).
 
 Presets of several servers may be named with another number of them: ``dgx-h100-16x8``; a number of
 GPUs of a kind is a cluster of the servers that these are sold in: ``64xH100``
-(`problem.cluster.servers`).
+(`problem.cluster.servers`). ``64xnvlink-v100-4`` is 64 copies of a preset, each with one network
+channel out and one in (`problem.cluster.cluster.ClusterCopies`).
 
 Cluster files: YAML with ``devices`` and ``links`` as in a problem file, or a preset's name.
 
@@ -76,13 +77,17 @@ from gnnplace.problem.cluster.cluster import (
     MOST_DEVICES,
     Channel,
     Cluster,
+    ClusterCopies,
     Device,
     Link,
     LinkCosts,
     linked_by,
 )
 from gnnplace.problem.cluster.servers import (
+    ATTAINED,
+    COUNTED,
     POOL,
+    ServerEntry,
     ServersFile,
     WireEntry,
     cluster_of_file,
@@ -308,6 +313,9 @@ def preset(name: str) -> Cluster:
         scaled = with_servers(name)
         if scaled is not None:
             return scaled
+        match = COUNTED.fullmatch(name)
+        if match is not None and match[2].lower() in PRESETS:
+            return ClusterCopies(preset(match[2].lower()), int(match[1])).joined(name)
         counted = counted_servers(name)
         if counted is not None:
             return counted.cluster(name)
@@ -367,13 +375,18 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
         FormatError: Naming the file, the key path and the fault.
     """
     file = parse(ServersFile, data, source)
+    entries: Mapping[str, ServerEntry] = {}
     try:
-        cluster = cluster_of_file(file)
+        if file.preset is not None:
+            cluster = _copies_of_file(file, file.preset)
+        else:
+            cluster = cluster_of_file(file)
+            entries = file.entries()
     except InputError as error:
         raise of_faults(FormatError, error.faults or (str(error),), source) from None
     wires: dict[str, WireEntry | str | None] = {"network": file.network}
     memory: dict[str, float] = {}
-    for path, entry in file.entries().items():
+    for path, entry in entries.items():
         wires[f"{path}.link"] = entry.link
         if entry.memory is not None:
             memory[f"{path}.memory"] = entry.memory
@@ -384,6 +397,32 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
     }
     check_figures(memory, links, source)
     return cluster
+
+
+def _copies_of_file(file: ServersFile, name: str) -> Cluster:
+    """Return the cluster of a file whose servers are copies of a preset.
+
+    Args:
+        file: The file.
+        name: The preset's name.
+
+    Raises:
+        InputError: There is no such preset, or servers are no number or have no network.
+    """
+    count, network = file.servers, file.network
+    if not isinstance(count, int) or network is None or file.each or file.kinds:
+        raise InputError(
+            "preset: needs a number of servers and a network, as {bandwidth: 400Gb/s}, and neither "
+            "each nor kinds"
+        )
+    copies = ClusterCopies(
+        preset(name),
+        count,
+        latency=network.latency,
+        bandwidth=network.bandwidth * ATTAINED,
+        shared=network.per == "server",
+    )
+    return copies.joined(file.name)
 
 
 MIN_MEMORY = 1e8

@@ -15,6 +15,13 @@ Servers of several kinds are a list, each entry with its ``count``, and no ``eac
       - {count: 2, gpus: 8, kind: a100-80}
     network: {bandwidth: 400Gb/s}
 
+Servers that are a preset's cluster each have its name instead of `each`, as ``64xnvlink-v100-4``
+has (whose network is assumed, `ClusterCopies`)::
+
+    servers: 64
+    preset: nvlink-v100-4
+    network: {bandwidth: 100Gb/s, per: server}
+
 ``NxKIND`` has the servers that such cards are sold in (``servers.json``): with NVSwitch and a
 network card for each GPU, on PCIe with a card for each server. What a kind's servers attain where
 nothing was measured is an assumed share of what the datasheet says. Between servers of two kinds
@@ -223,7 +230,8 @@ def _counted_part(name: str, count: int, word: str) -> Servers:
         near = suggestion(word.lower(), rows)
         raise InputError(
             f"cluster {name!r}: no usual servers of {word!r} are known{near or ';'} use one of "
-            f"{', '.join(rows)}, or a YAML file with servers, each and network"
+            f"{', '.join(rows)}, a preset's name for copies of it, or a YAML file with servers, "
+            "each and network"
         )
     row = rows[kind]
     per_server = min(count, row["each"])
@@ -298,10 +306,14 @@ class CountedServerEntry(ServerEntry):
 
 
 class ServersFile(Schema):
-    """The keys of a file of servers: a number of them that are alike, or a list of kinds."""
+    """The keys of a file of servers: a number of them that are alike, or a list of kinds.
+
+    With `preset` the servers are copies of a preset's cluster.
+    """
 
     servers: int | list[CountedServerEntry]
     each: ServerEntry | None = None
+    preset: str | None = None
     network: NetworkEntry | None = None
     kinds: dict[str, KindEntry] = {}
     name: str = "cluster"

@@ -5,8 +5,7 @@ those that torchrun started), tries the plan against the user's own step (`trial
 `PlanRun` has what was compared and measured. `apply_plan` makes a model train as the plan says and
 returns its `PlanRunner`, whose `step(batch)` gives the loss: it gives every process its seat, cuts
 the model's calls into stages, splits parameters, and executes the actions. `split_model` does the
-same for a model's own forward pass, whose layers are split over a mesh. `execute_hybrid` plans
-data-parallel groups and runs them.
+same for a model's own forward pass, whose layers are split over a mesh.
 
 `gnnplace`, the command line and `report` call it, and the `apply` of a plan (`plans/plans.py`,
 `plans/sharded.py`). It never prices, searches or changes a plan: what cannot be run as the plan
@@ -22,7 +21,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.planned.apply import check_model as check_model
     from gnnplace.run.planned.forward import mesh_here as mesh_here
     from gnnplace.run.planned.forward import split_model as split_model
-    from gnnplace.run.planned.hybrid import execute_hybrid as execute_hybrid
     from gnnplace.run.planned.runner import PlanRunner as PlanRunner
     from gnnplace.run.planned.running import PlanRun as PlanRun
     from gnnplace.run.planned.running import run_plan as run_plan

@@ -1,103 +1,133 @@
-"""What a cluster and copies of it take to all-reduce, and their groups."""
+"""What all-reduces of groups take on a cluster and on copies of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import numpy as np
 import pytest
 
-from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
+from gnnplace.costs.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    Group,
+    collective,
+)
 from gnnplace.errors import InputError
-from gnnplace.plans.hybrid.fabric import ClusterCopies
+from gnnplace.plans.hybrid.study import reduce_origin
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.problem.cluster import Cluster, Device, Link, preset
+from gnnplace.problem.cluster import Cluster, Device, preset
+from gnnplace.problem.cluster.cluster import ClusterCopies
 
 
-def workers(links: Sequence[Link] = ()) -> Cluster:
-    """Two CPU workers."""
-    return Cluster(
-        tuple(Device(name=n, kind="cpu", memory=1e9) for n in ("a", "b")), tuple(links)
-    )
+def all_reduce(
+    cluster: Cluster, size: float, groups: int, devices: int, device: int = 0
+) -> float:
+    """The seconds over one device of every group, the others at the same time."""
+    members = range(device, groups * devices, devices)
+    return MeshFabric(cluster).collective(ALL_REDUCE, size, members, devices)
 
 
-def test_within_a_copy_it_is_what_a_plan_takes() -> None:
-    """NVLink of four: 2 * 3 / 4 of the bytes at 150 GB/s, one launch and two levels of 5 us."""
-    cluster = preset("nvlink-v100-4")
-    fabric = ClusterCopies(cluster)
-    assert fabric.all_reduce(0, 3e9, 4, 1) == pytest.approx(0.03 + 2 * 5e-6)
-    assert fabric.all_reduce(0, 3e9, 4, 1) == MeshFabric(cluster).collective(
-        ALL_REDUCE, 3e9, range(4)
-    )
-    assert fabric.overlaps
+def test_nvlink_of_four() -> None:
+    """2 * 3 / 4 of the bytes at 150 GB/s, one launch and two levels of 5 us."""
+    took = all_reduce(preset("nvlink-v100-4"), 3e9, 4, 1)
+    assert took == pytest.approx(0.03 + 2 * 5e-6)
 
 
 def test_a_shared_channel_carries_all_sends() -> None:
     """Two all-reduces of two over one PCIe bridge: four sends at once."""
-    fabric = ClusterCopies(preset("pcie-v100-4"))
-    took = [fabric.all_reduce(device, 12e9, 2, 2) for device in (0, 1)]
+    took = [all_reduce(preset("pcie-v100-4"), 12e9, 2, 2, d) for d in (0, 1)]
     assert took == pytest.approx([4.0 + 1.5 * 10e-6] * 2)
 
 
 def test_the_network_of_a_server_is_the_slowest_part() -> None:
     """Two servers of four: one send of each ring leaves a server, at 10 GB/s."""
-    fabric, waits = ClusterCopies(preset("two-tier-v100-2x4")), 10e-6
-    assert fabric.all_reduce(0, 10e9, 8, 1) == pytest.approx(2 * 7 / 8 + 2.5 * waits)
-    assert fabric.all_reduce(0, 10e9, 4, 2) == pytest.approx(2 * 3 / 4 * 2 + 2 * waits)
+    cluster, waits = preset("two-tier-v100-2x4"), 10e-6
+    assert all_reduce(cluster, 10e9, 8, 1) == pytest.approx(2 * 7 / 8 + 2.5 * waits)
+    assert all_reduce(cluster, 10e9, 4, 2) == pytest.approx(2 * 3 / 4 * 2 + 2 * waits)
 
 
-def test_copies_of_a_cluster_talk_over_a_network() -> None:
+def test_one_copy_takes_what_the_cluster_takes() -> None:
+    """Whichever copy it is."""
+    one, four = MeshFabric(preset("pcie-v100-4")), MeshFabric(preset("4xpcie-v100-4"))
+    for op in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
+        took = four.collective(op, 1e9, [8, 10], 2)
+        assert took == one.collective(op, 1e9, [0, 2], 2) > 0
+
+
+def test_copies_talk_over_a_network() -> None:
     """By hand: four copies of four devices, groups of two: two members a copy, two all-reduces."""
-    fabric = ClusterCopies(preset("nvlink-v100-4"), latency=1e-4, bandwidth=5e9)
-    inside = MeshFabric(preset("nvlink-v100-4"))
-    stages = [
-        inside.collective(op, 1e9, [0, 2]) for op in ("reduce_scatter", "all_gather")
-    ]
+    one = preset("nvlink-v100-4")
+    cluster = ClusterCopies(one, 4, latency=1e-4, bandwidth=5e9).joined("four")
+    inside = MeshFabric(one)
+    stages = sum(
+        inside.collective(op, 1e9, [0, 2]) for op in (REDUCE_SCATTER, ALL_GATHER)
+    )
     between = 2 * 3 / 4 * 2 * 1e9 / 5e9 + 2 * 1e-4
-    assert fabric.all_reduce(0, 1e9, 8, 2) == pytest.approx(sum(stages) + between)
-    assert fabric.all_reduce(0, 1e9, 4, 4) == pytest.approx(2 * between - 2e-4)
+    assert all_reduce(cluster, 1e9, 8, 2) == pytest.approx(stages + between)
+    assert all_reduce(cluster, 1e9, 4, 4) == pytest.approx(2 * between - 2e-4)
+    # With a card for each GPU every member's ring has one of its own.
+    own = ClusterCopies(one, 4, latency=1e-4, bandwidth=5e9, shared=False)
+    between = 2 * 3 / 4 * (1e9 / 2) / 5e9 + 2 * 1e-4
+    took = all_reduce(own.joined("four"), 1e9, 8, 2)
+    assert took == pytest.approx(stages + between)
+    # Gathered bytes cross once; of an all-to-all every member's for the three other copies.
+    fabric = MeshFabric(cluster)
+    members = range(0, 16, 2)
+    gathered = fabric.collective(ALL_GATHER, 1e9, members, 2)
+    within = inside.collective(ALL_GATHER, 1e9, [0, 2])
+    assert gathered == pytest.approx(within + 3 / 4 * 2e9 / 5e9 + 1.5 * 1e-4)
+    dispatched = fabric.collective(ALL_TO_ALL, 1e9, members, 2)
+    within = inside.collective(ALL_TO_ALL, 1e9 / 4, [0, 2])
+    assert dispatched == pytest.approx(within + 3 / 4 * 4e9 / 5e9 + 1.5 * 1e-4)
+
+
+def test_links_of_copies() -> None:
+    """Those of the cluster inside, of its own channels; between copies one card a direction."""
+    one, two = preset("pcie-v100-4"), preset("2xpcie-v100-4")
+    assert two.num_devices == 8
+    assert [d.name for d in two.devices] == [f"gpu:{i}" for i in range(8)]
+    for start in (0, 4):
+        part = two.part(range(start, start + 4))
+        assert part.pattern(range(4)) == one.pattern(range(4))
+    assert two.bandwidth[0, 4] == two.bandwidth[7, 1] == 10e9
+    assert two.latency[0, 4] == 10e-6
+    inside, other, out, back = (
+        two.channels[p] for p in ((0, 1), (4, 5), (0, 4), (5, 1))
+    )
+    assert len({inside[0], other[0], out[0], back[0]}) == 4
+    assert np.array_equal(two.channels[1, 7], out)
 
 
 def test_one_device_has_nothing_to_reduce() -> None:
     """No time at all."""
-    assert ClusterCopies(preset("nvlink-v100-4")).all_reduce(3, 1e9, 1, 4) == 0.0
+    assert all_reduce(preset("nvlink-v100-4"), 1e9, 1, 4, 3) == 0.0
 
 
-def test_devices_that_copy_themselves_do_not_overlap() -> None:
-    """CPU workers."""
-    pairs = (("a", "b"), ("b", "a"))
-    links = [
-        Link(source=x, target=y, latency=0.0, bandwidth=1e9, sender_busy=True)
-        for x, y in pairs
-    ]
-    assert not ClusterCopies(workers(links)).overlaps
-
-
-def test_missing_links_and_bad_networks_are_refused() -> None:
+def test_missing_links_are_refused() -> None:
     """One line that says which."""
-    fabric = ClusterCopies(workers())
+    devices = tuple(Device(name=n, kind="cpu", memory=1e9) for n in ("a", "b"))
     with pytest.raises(InputError, match="a, b are not all linked"):
-        fabric.all_reduce(0, 1.0, 2, 1)
-    with pytest.raises(InputError, match="network"):
-        ClusterCopies(workers(), bandwidth=0.0)
+        all_reduce(Cluster(devices), 1.0, 2, 1)
 
 
 def test_a_known_fabric_takes_what_was_measured() -> None:
     """Eight H100 behind an NVSwitch; on two servers of eight, every card has one ring."""
     eight = Group("nvswitch-h100", None, 1, 8)
-    took = ClusterCopies(preset("nvswitch-h100-8")).all_reduce(0, 1e8, 8, 1)
+    took = all_reduce(preset("nvswitch-h100-8"), 1e8, 8, 1)
     assert took == collective(ALL_REDUCE, 1e8, eight).seconds
     two = Group(None, "infiniband-dgx-h100", 2, 1)
-    fabric = ClusterCopies(preset("dgx-h100-2x8"))
-    took = {fabric.all_reduce(device, 1e8, 2, 8) for device in range(8)}
-    assert took == {collective(ALL_REDUCE, 1e8, two).seconds}
+    servers = preset("dgx-h100-2x8")
+    took_of = {all_reduce(servers, 1e8, 2, 8, device) for device in range(8)}
+    assert took_of == {collective(ALL_REDUCE, 1e8, two).seconds}
 
 
 def test_what_a_fabric_is_known_by() -> None:
     """Measured figures of all devices of the cluster; of a formula's nothing is said."""
-    known = ClusterCopies(preset("nvswitch-h100-8"))
-    assert known.origin(8).startswith("measured (expected error")
-    assert "copies of it from --network-*" in known.origin(16)
+    known = MeshFabric(preset("2xnvswitch-h100-8"))
+    assert reduce_origin(known, 8).startswith("measured (expected error")
+    assert "between copies 10 GB/s and 10 us" in reduce_origin(known, 16)
     assert (
-        ClusterCopies(preset("nvlink-h100-8")).origin(8)
+        reduce_origin(MeshFabric(preset("nvlink-h100-8")), 8)
         == "predicted from the cluster's links"
     )

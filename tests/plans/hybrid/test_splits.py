@@ -7,10 +7,10 @@ import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable, Training
-from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep
 from gnnplace.plans.hybrid.splits import Splitter, device_counts, group_sizes
-from gnnplace.problem.cluster import Cluster, preset
+from gnnplace.plans.mesh import MeshFabric
+from gnnplace.problem.cluster import Cluster, Device, Link, preset
 
 TRAINING = Training(batch=10, examples=1000, convergence=CriticalBatch(5.0, 80.0))
 
@@ -27,7 +27,7 @@ def placed(
 def test_a_row_by_hand() -> None:
     """Four groups of one device: 40 examples a step, 25 steps, 7.5 epochs."""
     splitter = Splitter(
-        ClusterCopies(preset("nvlink-v100-4")),
+        MeshFabric(preset("nvlink-v100-4")),
         TRAINING,
         lambda c: [placed(2.0, c.num_devices, 100e9)],
     )
@@ -40,10 +40,43 @@ def test_a_row_by_hand() -> None:
     assert (row.total_devices, row.name) == (4, "data parallel")
 
 
+def test_devices_that_copy_themselves_do_not_overlap() -> None:
+    """CPU workers; GPUs do."""
+    pairs = (("a", "b"), ("b", "a"))
+    links = [
+        Link(source=x, target=y, latency=0.0, bandwidth=1e9, sender_busy=True)
+        for x, y in pairs
+    ]
+    devices = tuple(Device(name=n, kind="cpu", memory=1e9) for n in ("a", "b"))
+    workers = MeshFabric(Cluster(devices, tuple(links)))
+    assert not Splitter(workers, TRAINING, lambda c: []).overlap
+    assert Splitter(
+        MeshFabric(preset("2xnvlink-v100-4")), TRAINING, lambda c: []
+    ).overlap
+
+
+def test_groups_of_copies_are_placed_once() -> None:
+    """A split of 4,096 devices lists no links between all of them."""
+    asked = list[int]()
+
+    def place(cluster: Cluster) -> list[ReplicaStep]:
+        asked.append(cluster.num_devices)
+        return [placed(2.0, cluster.num_devices, 1e9)]
+
+    splitter = Splitter(MeshFabric(preset("1024xnvlink-v100-4")), TRAINING, place)
+    row = splitter.row(2048, 2)
+    assert asked == [2]
+    assert row.parts is not None
+    # 1,024 rings of two members and two all-reduces on cards of 10 GB/s, a gigabyte each.
+    between = 2 * 1023 / 1024 * 2e9 / 10e9 + 6 * 10e-6
+    inside = 2 * (1 / 2 * 1e9 / 150e9 + 1.25 * 5e-6)
+    assert row.parts.all_reduce == pytest.approx(between + inside)
+
+
 def test_steps_are_rounded_up() -> None:
     """1,000 examples in batches of 30."""
     splitter = Splitter(
-        ClusterCopies(preset("nvlink-v100-4")), TRAINING, lambda c: [placed(1.0, 1)]
+        MeshFabric(preset("nvlink-v100-4")), TRAINING, lambda c: [placed(1.0, 1)]
     )
     assert splitter.row(3, 1).steps == 34
 
@@ -51,9 +84,9 @@ def test_steps_are_rounded_up() -> None:
 def test_the_best_number_of_micro_batches_is_taken() -> None:
     """With the all-reduce counted."""
     both = [placed(3.0, 2, microbatches=1), placed(2.0, 2, microbatches=4)]
-    row = Splitter(
-        ClusterCopies(preset("nvlink-v100-4")), TRAINING, lambda c: both
-    ).row(2, 2)
+    row = Splitter(MeshFabric(preset("nvlink-v100-4")), TRAINING, lambda c: both).row(
+        2, 2
+    )
     assert row.microbatches == 4
     assert row.name == "hybrid 2"
 
@@ -70,7 +103,7 @@ def test_alike_groups_are_placed_once_and_the_slowest_decides() -> None:
             )
         ]
 
-    splitter = Splitter(ClusterCopies(preset("mixed-a100-t4-4")), TRAINING, place)
+    splitter = Splitter(MeshFabric(preset("mixed-a100-t4-4")), TRAINING, place)
     row = splitter.row(4, 1)
     assert row.parts is not None
     assert row.parts.alone == 3.0
@@ -85,7 +118,7 @@ def test_what_does_not_fit_is_a_row_with_its_reason() -> None:
     def place(cluster: Cluster) -> list[ReplicaStep]:
         raise InfeasibleError("too large")
 
-    row = Splitter(ClusterCopies(preset("nvlink-v100-4")), TRAINING, place).row(2, 1)
+    row = Splitter(MeshFabric(preset("nvlink-v100-4")), TRAINING, place).row(2, 1)
     assert row.parts is None
     assert row.note == "too large"
     assert row.seconds == np.inf
@@ -95,7 +128,7 @@ def test_beyond_the_table_nothing_is_known() -> None:
     """The row says so."""
     training = Training(10, 1000, EpochTable(((20.0, 5.0),)))
     splitter = Splitter(
-        ClusterCopies(preset("nvlink-v100-4")), training, lambda c: [placed(1.0, 1)]
+        MeshFabric(preset("nvlink-v100-4")), training, lambda c: [placed(1.0, 1)]
     )
     row = splitter.row(4, 1)
     assert row.epochs is None
@@ -105,7 +138,7 @@ def test_beyond_the_table_nothing_is_known() -> None:
 
 def test_every_split_of_every_number() -> None:
     """Groups do not straddle copies of the cluster."""
-    fabric = ClusterCopies(preset("nvlink-v100-4"))
+    fabric = MeshFabric(preset("2xnvlink-v100-4"))
     splitter = Splitter(fabric, TRAINING, lambda c: [placed(1.0, c.num_devices)])
     rows = splitter.rows(device_counts(6), group_sizes(6, 4))
     found = {(row.groups, row.devices) for row in rows}

@@ -198,3 +198,46 @@ def test_a_network_is_needed_between_servers(tmp_path):
     path.write_text("servers: 2\neach: {gpus: 8, kind: h100}\n")
     with pytest.raises(FormatError, match="network: is missing"):
         load_cluster(str(path))
+
+
+COPIES = """
+name: mine
+servers: 3
+preset: nvlink-v100-4
+network: {bandwidth: 100Gb/s, per: server, latency: 20us}
+"""
+
+
+def test_servers_may_be_a_preset(tmp_path):
+    path = tmp_path / "copies.yaml"
+    path.write_text(COPIES, encoding="utf-8")
+    cluster = load_cluster(str(path))
+    one, counted = load_cluster("nvlink-v100-4"), load_cluster("3xNVLINK-v100-4")
+    assert (cluster.name, counted.name) == ("mine", "3xNVLINK-v100-4")
+    assert cluster.devices == counted.devices
+    assert cluster.bandwidth[0, 1] == one.bandwidth[0, 1]
+    assert cluster.bandwidth[0, 4] == pytest.approx(0.9 * 12.5e9)
+    assert cluster.latency[0, 4] == pytest.approx(20e-6)
+    assert counted.latency[0, 4] == 10e-6
+    # One card a server, or one a GPU.
+    assert cluster.channels[0, 4, 0] == cluster.channels[1, 8, 0]
+    path.write_text(COPIES.replace("per: server", "per: gpu"), encoding="utf-8")
+    own = load_cluster(str(path))
+    assert own.channels[0, 4, 0] == own.channels[0, 8, 0] != own.channels[1, 8, 0]
+
+
+@pytest.mark.parametrize(
+    ("line", "replaced", "told"),
+    [
+        ("network:", "x-network:", "preset: needs a number of servers and a network"),
+        ("servers: 3", "servers: 3\neach: {gpus: 8, kind: h100}", "neither each nor"),
+        ("nvlink-v100-4", "nvlink-v100-5", "cluster preset 'nvlink-v100-5': unknown"),
+        ("100Gb/s", "100", "100 means 100 bytes a second"),
+        ("servers: 3", "servers: 9999", "16384 devices at most"),
+    ],
+)
+def test_a_file_of_copies_that_is_wrong_is_one_line(line, replaced, told, tmp_path):
+    path = tmp_path / "copies.yaml"
+    path.write_text(COPIES.replace(line, replaced), encoding="utf-8")
+    with pytest.raises(FormatError, match=told):
+        load_cluster(str(path))

@@ -1,4 +1,4 @@
-"""``gnnplace hybrid``: the command on a problem file and on a model."""
+"""``plan --goal epochs`` of problem files and captured models: groups of devices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gnnplace.cli import main as cli
-from gnnplace.cli.hybrid import microbatch_counts
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.problem import write_problem
+
+EPOCHS = ("--goal", "epochs", "--budget", "0")
 
 
 @pytest.fixture
@@ -22,13 +23,12 @@ def problem(tmp_path: Path) -> str:
     return str(path)
 
 
-def hybrid(
+def training(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> dict[str, object]:
     """The answer as data."""
-    common = ["--placer", "contiguous", "--budget", "0", "--json"]
-    assert cli.run(["hybrid", *arguments, *common]) == 0
-    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    assert cli.run(["plan", *arguments, *EPOCHS, "--json"]) == 0
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)["training"]
     return answer
 
 
@@ -45,7 +45,7 @@ def test_every_row_can_be_worked_out_by_hand(
         "--epochs-table",
         str(tmp_path / "e.csv"),
     ]
-    answer = hybrid([problem, *given], capsys)
+    answer = training([problem, *given], capsys)
     rows = answer["rows"]
     assert isinstance(rows, list)
     assert {(r["groups"], r["group_devices"]) for r in rows} == {
@@ -68,18 +68,32 @@ def test_every_row_can_be_worked_out_by_hand(
     assert origin["examples"] == "given"
 
 
-def test_the_table_the_sentence_and_the_plot(
+def test_the_table_the_sentence_and_the_page(
     problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For people; more devices than the cluster has."""
-    plot = tmp_path / "plot.svg"
-    arguments = ["hybrid", problem, "--batch", "16", "--devices", "16", "-o", str(plot)]
-    assert cli.run([*arguments, "--placer", "contiguous", "--budget", "0"]) == 0
+    """For people, on fewer devices than the cluster has; the page has the picture."""
+    page = tmp_path / "page.html"
+    arguments = ["plan", problem, "--batch", "16", "--max-devices", "2", *EPOCHS]
+    assert cli.run([*arguments, "--html", str(page)]) == 0
     said = capsys.readouterr().out
-    assert "With 16 devices, use" in said
+    assert "With 2 devices, use" in said
     assert "cross-over" in said
     assert "assumed" in said
-    assert plot.read_text().startswith("<svg")
+    assert "<svg" in page.read_text()
+
+
+def test_copies_of_a_cluster_are_more_devices(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Groups lie inside of a copy."""
+    answer = training(["mlp", "--cluster", "4xpcie-a100-4"], capsys)
+    rows = answer["rows"]
+    assert isinstance(rows, list)
+    assert max(row["devices"] for row in rows) == 16
+    assert max(row["group_devices"] for row in rows) == 4
+    origin = answer["origin"]
+    assert isinstance(origin, dict)
+    assert "between copies" in origin["all_reduce"]
 
 
 @pytest.mark.parametrize(
@@ -87,15 +101,14 @@ def test_the_table_the_sentence_and_the_plot(
     [
         (["PROBLEM"], "--batch"),
         (["mlp"], "--cluster"),
-        (["mlp", "--cluster", "nvlink-v100-4", "--batch", "4"], "--batch"),
-        (["PROBLEM", "--batch", "4", "--devices", "0"], "devices 0"),
+        (["PROBLEM", "--batch", "4", "--max-devices", "5"], "--max-devices 5"),
         (["PROBLEM", "--batch", "4", "--least-epochs", "0"], "--least-epochs"),
-        (["PROBLEM", "--batch", "4", "--microbatches", "two"], "--microbatches"),
-        (["PROBLEM", "--batch", "4", "-o", "plot.png"], "plot.png"),
-        (["PROBLEM", "--batch", "4", "--most", "0"], "--most"),
-        (["PROBLEM", "--batch", "4", "--placer", "plan"], "--placer plan"),
-        (["PROBLEM", "--batch", "4", "--forward-only"], "--forward-only"),
+        (["PROBLEM", "--batch", "4", "-o", "plan.json"], "ops alone"),
+        (["PROBLEM", "--batch", "4", "--precision", "bf16-true"], "--precision"),
         (["PROBLEM", "--batch", "4", "--epochs-table", "nowhere.csv"], "nowhere.csv"),
+        (["mlp", "--cluster", "cpu:2", "--tokens", "1B"], "no rows of tokens"),
+        (["mlp", "--cluster", "cpu:2", "--pin", "*=cpu:0"], "--pin"),
+        (["mlp", "--cluster", "cpu:2", "--top", "2"], "--top"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -103,10 +116,20 @@ def test_bad_input_is_one_line(
 ) -> None:
     """Exit 2."""
     given = [problem if word == "PROBLEM" else word for word in arguments]
-    assert cli.run(["hybrid", *given]) == 2
+    assert cli.run(["plan", *given, *EPOCHS]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.splitlines()[-1].startswith("gnnplace:")
+
+
+def test_the_command_of_old_says_where_it_went(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line."""
+    assert cli.run(["hybrid", "mlp", "--cluster", "cpu:2"]) == 2
+    error = capsys.readouterr().err
+    assert "plan MODEL --cluster C --goal epochs" in error
+    assert error.count("\n") == 1
 
 
 def test_what_does_not_fit_is_left_to_model_parallelism(
@@ -114,24 +137,26 @@ def test_what_does_not_fit_is_left_to_model_parallelism(
 ) -> None:
     """One device is too small; where nothing fits the exit is 3."""
     write_problem(tmp_path / "p.json", training_chain(num_devices=4, memory=48.0))
-    answer = hybrid([str(tmp_path / "p.json"), "--batch", "8"], capsys)
+    answer = training([str(tmp_path / "p.json"), "--batch", "8"], capsys)
     rows = answer["rows"]
     assert isinstance(rows, list)
     assert all((row["step"] is None) == (row["group_devices"] == 1) for row in rows)
     write_problem(tmp_path / "q.json", training_chain(num_devices=4, memory=8.0))
-    assert cli.run(["hybrid", str(tmp_path / "q.json"), "--batch", "8"]) == 3
+    assert cli.run(["plan", str(tmp_path / "q.json"), "--batch", "8", *EPOCHS]) == 3
 
 
-def test_a_model_says_its_batch_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    """On a machine that is not here nothing is measured; micro-batches that cannot be cut go."""
-    given = ["mlp?batch=6", "--cluster", "nvlink-v100-4", "--microbatches", "1,2,4"]
-    answer = hybrid(given, capsys)
-    rows = answer["rows"]
+def test_a_group_has_the_batch_of_the_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Or that which is asked for; micro-batches that cannot be cut are left out."""
+    model = ["mlp?batch=6", "--cluster", "nvlink-v100-4"]
+    rows = training(model, capsys)["rows"]
     assert isinstance(rows, list)
-    assert rows[0]["global_batch"] == 6
-    origin = answer["origin"]
-    assert isinstance(origin, dict)
-    assert "estimated" in origin["step"]
+    assert [r["global_batch"] for r in rows] == [6 * r["groups"] for r in rows]
+    assert {r["microbatches"] for r in rows} == {1}
+    rows = training([*model, "--batch", "8"], capsys)["rows"]
+    assert isinstance(rows, list)
+    assert rows[0]["global_batch"] == 8
 
 
 def test_without_updates_the_all_reduce_is_not_counted(
@@ -139,14 +164,7 @@ def test_without_updates_the_all_reduce_is_not_counted(
 ) -> None:
     """And the answer says so."""
     write_problem(tmp_path / "p.json", branches())
-    answer = hybrid(
-        [str(tmp_path / "p.json"), "--batch", "8", "--microbatches", "1"], capsys
-    )
+    answer = training([str(tmp_path / "p.json"), "--batch", "8"], capsys)
     origin = answer["origin"]
     assert isinstance(origin, dict)
     assert origin["all_reduce"].startswith("not counted")
-
-
-def test_numbers_of_micro_batches() -> None:
-    """Sorted, each once."""
-    assert microbatch_counts("4, 1,4") == [1, 4]
