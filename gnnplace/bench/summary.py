@@ -314,7 +314,7 @@ def _section(
         grid = standings_grid(ranking, rival, heading, unit_of_rows(rows))
         return Section(name, title, [grid, *headline_grids(rows)[:1]], {})
     grids = [
-        *tables(rows, best, rival, f"{title}; against {rival}"),
+        *tables(rows, best, rival, title),
         *headline_grids(rows),
     ]
     if not drawn:

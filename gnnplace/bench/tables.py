@@ -218,21 +218,19 @@ Best = Mapping[ProblemId, BestKnown]
 LONGEST = 80  # letters of a reason
 
 
-def tables(
-    rows: Sequence[Row], best: Best, rival: str, heading: str
-) -> list[TextTable]:
+def tables(rows: Sequence[Row], best: Best, rival: str, title: str) -> list[TextTable]:
     """Return all tables that the rows have something to say in; standings are the first.
 
     Args:
         rows: The rows of one suite.
         best: Best known step times; at least those of the rows.
         rival: Who others are compared with.
-        heading: Title of the standings.
+        title: What was run; the title of the standings adds the rival.
     """
+    heading = f"{title}; against {rival}"
+    ranking = standings(rows, best, rival)
     grids = [
-        standings_grid(
-            standings(rows, best, rival), rival, heading, unit_of_rows(rows)
-        ),
+        standings_grid(ranking, rival, heading, unit_of_rows(rows)),
         _pairing_grid(rows, rival),
         control_grid(rows),
         _profile_grid(rows, best),

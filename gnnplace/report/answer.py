@@ -66,7 +66,7 @@ class Table(Generic[Item]):
         keyed: Whether programs get rows by the first value of each, not as a list.
         unknown: Values that a row does without in JSON.
         order: Sort key of the rows for people; None: that of programs.
-        most: Rows that people see at most.
+        max_rows: Rows that people see at most.
         best: The row that stands out.
         bar: Draws a row's bar on a page.
         note: A remark below it on a page.
@@ -83,7 +83,7 @@ class Table(Generic[Item]):
     keyed: bool = False
     unknown: tuple[object, ...] = ()
     order: Callable[[Item], Any] | None = None
-    most: int | None = None
+    max_rows: int | None = None
     best: Item | None = None
     bar: Callable[[Item], Html] | None = None
     note: str = ""
@@ -96,7 +96,7 @@ class Table(Generic[Item]):
         rows = list(self.rows)
         if self.order is not None:
             rows.sort(key=self.order)
-        rows = rows[: self.most]
+        rows = rows[: self.max_rows]
         headings = []
         is_words = []
         texts: list[list[str]] = []
@@ -111,8 +111,13 @@ class Table(Generic[Item]):
                 texts[-1].append("-" if value is None else column.text(value))
         cells = list(map(list, zip(*texts, strict=True)))
         num_hidden = len(self.rows) - len(rows)
-        more = f"and {num_hidden} more" if num_hidden else ""
-        return Shown(headings, is_words, rows, cells, more)
+        return Shown(
+            headings=headings,
+            is_words=is_words,
+            rows=rows,
+            cells=cells,
+            remainder=f"and {num_hidden} more" if num_hidden else "",
+        )
 
 
 @dataclass(frozen=True)
@@ -124,14 +129,14 @@ class Shown(Generic[Item]):
         is_words: Whether each column holds words.
         rows: The rows, in the order of people.
         cells: The texts of each.
-        rest: How many rows they do not see, in words; empty where they see all.
+        remainder: How many rows they do not see, in words; empty where they see all.
     """
 
     headings: list[str]
     is_words: list[bool]
     rows: list[Item]
     cells: list[list[str]]
-    rest: str
+    remainder: str
 
 
 @dataclass(frozen=True)
@@ -213,25 +218,36 @@ def text_table(
 
 def as_json(answer: Answer) -> dict[str, Any]:
     """Return an answer as plain data; a number that is not finite is None."""
-    data = {key: _plain(value) for key, value in answer.data.items()}
+    data: dict[str, Any] = {}
+    for key, value in answer.data.items():
+        data[key] = _plain(value)
     for section in answer.sections:
-        if isinstance(section, Table) and section.key is not None:
-            rows = table_data(section)
-            if section.keyed:
-                first = next(iter(rows[0])) if rows else ""
-                data[section.key] = {row.pop(first): row for row in rows}
-            else:
-                data[section.key] = rows
+        if not isinstance(section, Table) or section.key is None:
+            continue
+        rows = table_data(section)
+        if not section.keyed:
+            data[section.key] = rows
+            continue
+        by_name = {}
+        for row in rows:
+            name, *_ = row
+            by_name[row.pop(name)] = row
+        data[section.key] = by_name
     return data
 
 
 def table_data(table: Table[Any]) -> list[dict[str, Any]]:
     """Return the rows of a table as plain data."""
-    columns = [(c.key, c) for c in table.columns if c.key is not None]
     rows = []
     for row in table.rows:
-        values = {key: column.get(row) for key, column in columns}
-        rows.append({k: _plain(v) for k, v in values.items() if v not in table.unknown})
+        values = {}
+        for column in table.columns:
+            if column.key is None:
+                continue
+            value = column.get(row)
+            if value not in table.unknown:
+                values[column.key] = _plain(value)
+        rows.append(values)
     return rows
 
 
@@ -275,8 +291,8 @@ def boxed(table: Table[Any]) -> Iterator[str | RichTable]:
         is_best = table.best is not None and row is table.best
         drawn.add_row(*cells, style="bold green" if is_best else None)
     yield drawn
-    if shown.rest:
-        yield shown.rest
+    if shown.remainder:
+        yield shown.remainder
 
 
 def plain_lines(section: Section) -> Iterator[str]:
@@ -290,21 +306,29 @@ def plain_lines(section: Section) -> Iterator[str]:
 def _aligned(table: Table[Any]) -> Iterator[str]:
     """Yield a table's title, headings if there are any, and rows, in columns."""
     shown = table.shown()
-    lines = [shown.headings, *shown.cells] if any(shown.headings) else shown.cells
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    lines = list(shown.cells)
+    if any(shown.headings):
+        lines.insert(0, shown.headings)
+    widths = []
+    for column in zip(*lines, strict=True):
+        widths.append(max(map(len, column)))
     if table.title:
         yield table.title
     for line in lines:
         cells = []
-        for index, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            is_left = shown.is_words[index] or index == 0
-            cells.append(cell.ljust(width) if is_left else cell.rjust(width))
-        last = cells.pop().rstrip() if table.below else ""
+        for index, cell in enumerate(line):
+            if shown.is_words[index] or index == 0:
+                cells.append(cell.ljust(widths[index]))
+            else:
+                cells.append(cell.rjust(widths[index]))
+        last = ""
+        if table.below:
+            last = cells.pop().rstrip()
         yield f"  {'  '.join(cells).rstrip()}"
         if last and line is not shown.headings:
             yield f"  {'':{widths[0]}}  {last}"
-    if shown.rest:
-        yield f"  {shown.rest}"
+    if shown.remainder:
+        yield f"  {shown.remainder}"
 
 
 def as_page(answer: Answer) -> str:
@@ -325,15 +349,25 @@ def html_parts(section: Section, level: int = 2) -> list[Html]:
     """
     if isinstance(section, Drawing):
         return list(section.draw())
-    parts = [html.heading(section.title, level)] if section.title else []
+    parts = []
+    if section.title:
+        parts.append(html.heading(section.title, level))
     if isinstance(section, Lines):
-        return [*parts, *map(html.paragraph, section.lines)]
+        parts += map(html.paragraph, section.lines)
+        return parts
     shown = section.shown()
-    bars = [] if section.bar is None else [*map(section.bar, shown.rows)]
-    cells = [[cell.replace(" us", " µs") for cell in line] for line in shown.cells]
+    bars: list[Html] = []
+    if section.bar is not None:
+        bars = list(map(section.bar, shown.rows))
+    lines = []
+    for cells in shown.cells:
+        lines.append([cell.replace(" us", " µs") for cell in cells])
     has_words = shown.is_words[-1]
-    parts.append(html.table(shown.headings, cells, bars=bars, words=has_words))
-    return [*parts, *map(html.hint, filter(None, (shown.rest, section.note)))]
+    parts.append(html.table(shown.headings, lines, bars=bars, words=has_words))
+    for remark in (shown.remainder, section.note):
+        if remark:
+            parts.append(html.hint(remark))
+    return parts
 
 
 def as_csv(table: Table[Any]) -> str:

@@ -171,7 +171,7 @@ def device_table(
 def _alternatives_table(explanation: Explanation) -> Table[Alternative]:
     names = [device.name for device in explanation.problem.cluster.devices]
     step = explanation.simulation.step_time
-    now = ", ".join(explanation.current_devices)
+    current = ", ".join(explanation.current_devices)
 
     def remark(choice: Alternative) -> str:
         """Say why an alternative cannot be, or that it is what is."""
@@ -196,7 +196,7 @@ def _alternatives_table(explanation: Explanation) -> Table[Alternative]:
             Column(None, lambda row: row.fault or None, key="reason"),
         ],
         rows=explanation.alternatives,
-        title=f"{explanation.question}, now on {now}: the step with it elsewhere",
+        title=f"{explanation.question}, now on {current}: the step with it elsewhere",
         key="elsewhere",
         keyed=True,
     )
@@ -303,7 +303,7 @@ def move_table(difference: PlacementDifference) -> Table[Move]:
         rows=difference.moves,
         title="what moved",
         key="moves",
-        most=MOST_MOVES,
+        max_rows=MOST_MOVES,
     )
 
 

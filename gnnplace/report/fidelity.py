@@ -249,7 +249,7 @@ def _residual_tables(study: Study) -> list[Table[Any]]:
         rows=op_residuals(study.samples, study.steps),
         title="Ops that are most off",
         key="ops",
-        most=SHOWN_OPS,
+        max_rows=SHOWN_OPS,
         only=PAGE,
     )
     links = Table(

@@ -50,7 +50,7 @@ def priced_sections(priced: PricedTable) -> list[Section]:
             f"{count}, priced as {priced.framework} trains{environment} ({tested}); the fastest "
             "first"
         ),
-        most=SHOWN,
+        max_rows=SHOWN,
         boxed=False,
     )
     # Each reason once, in the order of the plans.

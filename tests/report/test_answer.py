@@ -109,7 +109,7 @@ def test_a_terminal_and_a_page_show_the_same_cells():
 
 
 def test_most_rows_are_shown_and_the_others_are_counted():
-    table = replace(TABLE, most=1)
+    table = replace(TABLE, max_rows=1)
     assert "and 2 more" in printed(answer_of(table))
     assert "and 2 more" in as_page(answer_of(table))
     assert len(as_json(answer_of(table))["rows"]) == 3
