@@ -204,14 +204,17 @@ class FrameworkPricer(Pricer):
         backward = float(backward)
         weights = float(costs.weights[run].sum())
         # Below ZeRO 2 gradients are accumulated and exchanged once a step, in part behind passes.
-        reduction = 0.0
+        window = constants["hides_reduce"]
         exchanges = NO_EXCHANGES
-        if zero < SHARDED:
+        if zero >= SHARDED:
+            sums = framework.sums_once(setting.parameters, setting.group)
+            share = constants["overlap_replicas"]
+            reduction = float(framework.hidden_seconds(sums, window * backward, share))
+        else:
             weights += framework.accumulation(setting.parameters.count)
             exchanges = framework.replica_exchanges(
                 zero, setting.parameters, setting.group
             )
-            window = constants["hides_reduce"]
             reduction = framework.reduction(
                 zero, exchanges, window * forward, window * backward
             )
