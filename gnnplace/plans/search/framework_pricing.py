@@ -35,6 +35,7 @@ from gnnplace.costs import (
     Seconds,
     StateTerms,
     beyond,
+    exposed_seconds,
 )
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search.stage import (
@@ -207,9 +208,9 @@ class FrameworkPricer(Pricer):
         window = constants["hides_reduce"]
         exchanges = NO_EXCHANGES
         if zero >= SHARDED:
-            sums = framework.sums_once(setting.parameters, setting.group)
-            share = constants["overlap_replicas"]
-            reduction = float(framework.hidden_seconds(sums, window * backward, share))
+            summed = framework.sums_once(setting.parameters, setting.group)
+            hidden = min(summed, window * float(backward))
+            reduction = exposed_seconds(summed, hidden, constants["overlap_replicas"])
         else:
             weights += framework.accumulation(setting.parameters.count)
             exchanges = framework.replica_exchanges(
