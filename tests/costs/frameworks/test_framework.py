@@ -79,6 +79,19 @@ def test_an_environment_may_replace_constants_of_the_hardware() -> None:
     assert longer == pytest.approx(1.09)
 
 
+def test_what_a_cluster_takes_besides_tensors_is_its_environments() -> None:
+    """The 9.5 GiB of bigscience are not Megatron-DeepSpeed's elsewhere, which has 1.2."""
+    words = PlanSpec(dp=8, tp=2, zero=1, recompute="full")
+    plain, cluster = (
+        price(setting("megatron-deepspeed", "superpod-a100-80-2x8", name), words)
+        for name in (None, "jean-zay-a100")
+    )
+    assert plain.peak is not None
+    assert cluster.peak is not None
+    assert cluster.peak - plain.peak == pytest.approx((9.5 - 1.2) * 2**30)
+    assert cluster.allocated == plain.allocated
+
+
 def test_two_kernels_of_attention_are_refused() -> None:
     """Environments join by +, but one step has one kernel of attention."""
     joined = setting(environment="flash-attention+unfused-loss").framework
