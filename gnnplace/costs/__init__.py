@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.constants import assumed as assumed
     from gnnplace.costs.frameworks.constants import environment as environment
     from gnnplace.costs.frameworks.constants import framework as framework
+    from gnnplace.costs.frameworks.constants import hardware as hardware
     from gnnplace.costs.frameworks.framework import GIBIBYTE as GIBIBYTE
     from gnnplace.costs.frameworks.framework import HIDDEN as HIDDEN
     from gnnplace.costs.frameworks.framework import HIDES_NOTHING as HIDES_NOTHING

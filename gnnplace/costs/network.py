@@ -74,7 +74,10 @@ class ServerNetwork:
             return self._within(op, count, size)
         rates = self.rates
         if op == ALL_TO_ALL:
-            return self.dispatch(count, size, size, members, rates["card_all_to_all"])
+            staying = size * members / count
+            return self.dispatch(
+                count, size, staying, members, rates["card_all_to_all"]
+            )
         rate = min(rates["server_links"], self.card * rates["card_gather"] * members)
         if members > 1:
             within = self._within(op, members, size)
@@ -86,23 +89,22 @@ class ServerNetwork:
         )
 
     def dispatch(
-        self, count: int, size: float, leaving: float, members: int, attained: float
+        self, count: int, leaving: float, staying: float, members: int, attained: float
     ) -> float:
         """Return the seconds of an all-to-all over several servers.
 
         Args:
             count: GPUs of the group.
-            size: Bytes of a GPU for all GPUs, itself too.
             leaving: Bytes of a GPU for all servers, its own too.
+            staying: Bytes that a GPU sends inside its server, to itself too.
             members: GPUs of the group in a server.
             attained: Share of a card's raw rate that it has.
         """
-        stays = members / count
         if members > 1:
-            within = self._within(ALL_TO_ALL, members, size * stays)
+            within = self._within(ALL_TO_ALL, members, staying)
         else:
             within = 0.0
-        across = leaving * (1 - stays) / (self.card * attained)
+        across = leaving * (1 - members / count) / (self.card * attained)
         return max(within, across) + count / members * self.rates["ring_latency"]
 
     def reduce(self, count: int, size: float, members: int) -> float:

@@ -424,6 +424,11 @@ def _not_priced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
         if value in (None, False, AUTO, {}, 0):
             continue
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
+    # Groups that shard parameters change what is exchanged, and when.
+    path = "zero_optimization.mics_shard_size"
+    if (_count(keys, path, least=-1) or 0) > 1:
+        effect = "groups sum gradients once a step; --environment groups-once prices it"
+        yield NotPriced(key=path, effect=effect, line=keys.line(path))
     partition = _count(keys, "zero_optimization.zero_hpz_partition_size") or 1
     if partition > 1:
         effect = (

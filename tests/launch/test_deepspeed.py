@@ -105,6 +105,9 @@ def test_keys_of_zero_that_it_refuses_are_named():
     assert plan.notes == ("keys that are not known, and not priced: trian",
                           "keys of zero_optimization that DeepSpeed refuses: tsage")  # fmt: skip
     assert plan.group == 4
+    (summed,) = plan.not_priced
+    assert summed.key == "zero_optimization.mics_shard_size"
+    assert "--environment groups-once" in summed.effect
 
 
 def test_a_micro_batch_that_is_left_out_is_what_replicas_leave():

@@ -7,6 +7,8 @@ that is `best` is not said by the source: the value that is predicted to be the 
 counts, micro-batches of 1, 2 or 4 examples and 1, 2 or 4 chunks a rank. Such rows bias low.
 
 Every folder that has `models.json` and `rows*.csv` is read so. Each `set` is a row of the table.
+
+Repaired: what its source's own recipe says of a row beside its columns (`RECIPES`).
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.studies.published.outcomes import Outcome, number
 from gnnplace.errors import FormatError, InputError
@@ -35,6 +38,69 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 """Values that are tried of a word that the source does not say."""
 Row = Mapping[str, str]
+
+
+class Recipe(NamedTuple):
+    """What the recipe of some rows says beside their columns.
+
+    Attributes:
+        source: The beginning of the rows' `source`.
+        models: Beginnings of the models that it trains.
+        words: Values by column, which count instead of the rows' own.
+        environment: What the recipe adds to the environment.
+        local_batch: Examples of a replica that pass the pipeline before it is empty again, if there
+            is one; a step of more accumulates the gradients of several such schedules. 0: all.
+    """
+
+    source: str
+    models: tuple[str, ...]
+    words: Mapping[str, str]
+    environment: str = ""
+    local_batch: int = 0
+
+
+AUTOMODEL = {"precision": "bf16-true", "gradients": "fp32"}
+"""Parameters and Adam's moments in bfloat16, which `from_config` and `torch_dtype` say, and sums of
+gradients in float32, the default of `mp_policy`."""
+RECIPES = (
+    # examples/benchmark/configs/*_te_deepep.yaml of 89e3a9fd: fake_balanced_gate: true; the table
+    # has local batches of 8 in pipelines.
+    Recipe(
+        "NVIDIA-NeMo/Automodel",
+        ("DeepSeek", "Qwen3", "Kimi", "GPT-OSS"),
+        AUTOMODEL,
+        "experts-in-turn+nvidia-h100",
+        local_batch=8,
+    ),
+    # examples/llm_pretrain/custom_llama3_1_70b_pretrain_benchmark_8nodes.yaml of 2013a4dd:
+    # enable_compile: True.
+    Recipe(
+        "NVIDIA-NeMo/Automodel",
+        ("Llama-3.1-70B",),
+        {**AUTOMODEL, "compile": "on"},
+        "nvidia-h100",
+    ),
+    # NVIDIA/NeMo, scripts/performance/llm/pretrain_grok1_314b.py: tp_comm_overlap=True. The runs
+    # of v24.11 and v25.02 had it off.
+    Recipe("NVIDIA/dgxc-benchmarking@v25.05", ("Grok",), {"tp_overlap": "on"}),
+)
+
+
+def recipe_of(row: Row) -> Recipe:
+    """Return the recipe of a row; an empty one where its columns are all that is known."""
+    for recipe in RECIPES:
+        is_source = row.get("source", "").startswith(recipe.source)
+        if is_source and row["model"].startswith(recipe.models):
+            return recipe
+    return Recipe("", (), {})
+
+
+def as_its_recipe_says(row: Row) -> Row:
+    """Return a row with what its source's recipe says."""
+    recipe = recipe_of(row)
+    names = [row.get("environment"), recipe.environment]
+    environment = "+".join(name for name in names if name)
+    return {**row, **recipe.words, "environment": environment}
 
 
 def is_here(folder: Path) -> bool:
@@ -63,7 +129,9 @@ def outcomes_by_set(folder: Path) -> dict[tuple[str, str], list[Outcome]]:
             if row["model"] not in models:
                 raise FormatError(f"{where}: model {row['model']!r} is not in {MODELS}")
             key = row["set"], row["framework"]
-            found.setdefault(key, []).append(outcome(row, models[row["model"]], where))
+            found.setdefault(key, []).append(
+                outcome(as_its_recipe_says(row), models[row["model"]], where)
+            )
     return found
 
 
@@ -114,6 +182,9 @@ def outcome(row: Row, model: Mapping[str, Any], where: str) -> Outcome:
         where: File and line, for errors.
     """
     plans = list(plans_of(row, where))
+    rounds = num_rounds(row, plans[0])
+    if rounds > 1:
+        plans = [replace(plan, batch=int(row["batch"]) // rounds) for plan in plans]
     sizes = sizes_of(model, int(row["length"]))
     own: PricingSetting | None = None
     answers: list[tuple[PlanAnswer, PlanSpec]] = []
@@ -129,6 +200,8 @@ def outcome(row: Row, model: Mapping[str, Any], where: str) -> Outcome:
     except InputError as error:
         answers = [(PlanAnswer(reason=f"{where}: {error}"), plans[0])]
     answer, plan = min(answers, key=_rank)
+    answer = of_rounds(answer, rounds)
+    plan = replace(plan, batch=rounds * plan.batch) if plan.batch else plan
     batch = plan.batch or sizes.batch
     asked = (
         row["model"],
@@ -146,6 +219,26 @@ def outcome(row: Row, model: Mapping[str, Any], where: str) -> Outcome:
         ran=True,
         microbatches=plan.num_microbatches(batch),
         gpus=int(row["gpus"]),
+    )
+
+
+def num_rounds(row: Row, plan: PlanSpec) -> int:
+    """Return how many schedules of a pipeline accumulate the gradients of a row's step."""
+    local_batch = recipe_of(row).local_batch
+    if plan.pp == 1 or not local_batch:
+        return 1
+    return max(1, int(row["batch"]) // (plan.dp * local_batch))
+
+
+def of_rounds(answer: PlanAnswer, rounds: int) -> PlanAnswer:
+    """Return the answer of a step that takes so many times as long, bytes and all else the same."""
+    if answer.step_time is None or answer.low is None or answer.high is None:
+        return answer
+    return replace(
+        answer,
+        step_time=rounds * answer.step_time,
+        low=rounds * answer.low,
+        high=rounds * answer.high,
     )
 
 

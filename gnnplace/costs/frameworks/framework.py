@@ -616,10 +616,38 @@ class Framework:
         """
         shards = group.shards
         inside = min(group.members, shards)
-        groups = max(1, group.count // shards)
         seconds = self.network.exchange(REDUCE_SCATTER, shards, size, inside)
+        return seconds + self._sum_over_groups(size, group)
+
+    def _sum_over_groups(self, size: float, group: ReplicaGroup) -> float:
+        """Return the seconds to sum over groups what each has scattered; see `scatter`."""
+        shards = group.shards
+        inside = min(group.members, shards)
+        groups = max(1, group.count // shards)
         between = min(groups, group.members // inside)
-        return seconds + self.network.reduce(groups, size / shards, between)
+        return self.network.reduce(groups, size / shards, between)
+
+    def sums_once(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the seconds of gradients that groups sum once a step, bare (ZeRO 2 and 3).
+
+        PyTorch's FSDP, and what is built on it, sums them with every micro-batch instead, within
+        `unit_exchanges`: then it is 0.
+
+        Args:
+            parameters: Parameters of the stage, on one device.
+            group: The replicas, and how many of them a group that shards has.
+        """
+        if not self.constants["groups_once"]:
+            return 0.0
+        gradient = self.state_bytes.gradient
+        seconds = 0.0
+        for elements, holders in (
+            (parameters.dense, group),
+            (parameters.experts, group.of_experts),
+        ):
+            if elements:
+                seconds += self._sum_over_groups(gradient * elements, holders)
+        return seconds
 
     def unit_exchanges(
         self,
@@ -651,9 +679,10 @@ class Framework:
             shards = holders.shards
             seconds[0] += self.network.exchange(ALL_GATHER, shards, gathered, inside)
             if elements:
-                seconds[1] += self.scatter(
-                    self.state_bytes.gradient * elements, holders
-                )
+                size = self.state_bytes.gradient * elements
+                seconds[1] += self.scatter(size, holders)
+                if self.constants["groups_once"]:
+                    seconds[1] -= self._sum_over_groups(size, holders)
         return seconds
 
     def replica_exchanges(

@@ -28,7 +28,7 @@ class IdleNetwork(SilentNetwork):
         return 0.0
 
     def dispatch(
-        self, count: int, size: float, leaving: float, members: int, attained: float
+        self, count: int, leaving: float, staying: float, members: int, attained: float
     ) -> float:
         """Return 0: an all-to-all takes no seconds."""
         return 0.0

@@ -28,6 +28,7 @@ other's tokens and reduce-scatter the results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -115,9 +116,13 @@ def layer_passes(
         expert_passes = _chosen(setting, tokens, shards, groups, expert_shards)
     else:
         expert_passes = PassSeconds(0.0, 0.0)
-    early = constants["early_stop"] * (
-        forward[-1] + kernels.stream(6 * tokens * d.hidden)
-    )
+    # A checkpoint that stops early leaves out what follows the last tensor that is kept: the sum
+    # with the residual and the last product, or what brings the rows of experts back.
+    if groups:
+        last = expert_passes.forward - expert_passes.recomputed
+    else:
+        last = forward[-1]
+    early = constants["early_stop"] * (last + kernels.stream(ADDED * tokens * d.hidden))
     selective = attend
     if constants[
         "selective_products"
@@ -326,13 +331,17 @@ def _chosen(
         forward += unpacking
         backward += unpacking
     size = 2.0 * tokens * experts.active * d.hidden / shards
-    sent = 2 * _dispatch(setting, size, groups, expert_shards)
+    dispatch_seconds = _dispatch(setting, size, groups, expert_shards)
+    sent = 2 * dispatch_seconds
     if expert_shards > 1:
         members = min(expert_shards, network.per_server)
         gathered = size * expert_shards
         sent += network.exchange(ALL_GATHER, expert_shards, gathered, members)
         sent += network.exchange(REDUCE_SCATTER, expert_shards, gathered, members)
-    return PassSeconds(forward + sent, backward + sent)
+    recomputed = forward + sent
+    if not setting.framework.constants["combine_keeps"]:
+        recomputed -= dispatch_seconds
+    return PassSeconds(forward + sent, backward + sent, recomputed)
 
 
 def _dispatch(
@@ -351,15 +360,37 @@ def _dispatch(
     experts = setting.decoder.experts
     assert experts is not None
     members = max(1, min(groups, network.per_server // expert_shards))
-    if groups <= members or not framework.constants["dispatch_once"]:
+    if not framework.constants["dispatch_once"]:
         return network.exchange(ALL_TO_ALL, groups, size, members)
-    # A row goes once to each server that has any of its experts, which are chosen alike.
-    servers = groups / members
-    reached = servers * (1 - (1 - 1 / servers) ** experts.active)
-    leaving = size / experts.active * reached
+    # A row goes once to each server, and there once to each group, that has any of its experts.
+    row = size / experts.active
+    staying = row * _num_reached(setting, groups)
+    if groups <= members:
+        return network.exchange(ALL_TO_ALL, groups, staying, members)
+    leaving = row * _num_reached(setting, groups / members)
     return network.dispatch(
-        groups, size, leaving, members, network.rates["card_gather"]
+        groups, leaving, staying, members, network.rates["card_gather"]
     )
+
+
+def _num_reached(setting: PricingSetting, num_parts: float) -> float:
+    """Return how many of equal parts of the experts have any expert of a token, in the mean.
+
+    Experts are chosen at random, or in turn: then token t has the k experts from number k t on.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        num_parts: Groups of devices, or servers, that each have as many neighbouring experts.
+    """
+    experts = setting.decoder.experts
+    assert experts is not None
+    if not setting.framework.constants["experts_in_turn"]:
+        return num_parts * (1 - (1 - 1 / num_parts) ** experts.active)
+    # Borders of parts that lie inside of a token's run of experts, in a period of both.
+    per_part = max(1, int(experts.count / num_parts))
+    period = math.lcm(per_part, experts.active)
+    borders_inside = period // per_part - 1
+    return min(num_parts, 1 + borders_inside * experts.active / period)
 
 
 def _exchanges(

@@ -14,6 +14,7 @@ from gnnplace.costs import (
     Framework,
     environment,
     framework,
+    hardware,
     kernels_of,
     network_of,
     optimizer_kind,
@@ -187,7 +188,8 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         named = environment_set.constants
     else:
         named = {}
-    changed = {n: constant for n, constant in named.items() if n in constants.constants}
+    replaceable = constants.constants.keys() | hardware().constants.keys()
+    changed = {n: constant for n, constant in named.items() if n in replaceable}
     constants = ConstantSet(constants.owner, {**constants.constants, **changed})
     traits = TRAITS[name]
     precision = options.precision or traits.precision

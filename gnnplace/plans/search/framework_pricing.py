@@ -35,6 +35,7 @@ from gnnplace.costs import (
     Seconds,
     StateTerms,
     beyond,
+    exposed_seconds,
 )
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search.stage import (
@@ -204,14 +205,17 @@ class FrameworkPricer(Pricer):
         backward = float(backward)
         weights = float(costs.weights[run].sum())
         # Below ZeRO 2 gradients are accumulated and exchanged once a step, in part behind passes.
-        reduction = 0.0
+        window = constants["hides_reduce"]
         exchanges = NO_EXCHANGES
-        if zero < SHARDED:
+        if zero >= SHARDED:
+            summed = framework.sums_once(setting.parameters, setting.group)
+            hidden = min(summed, window * float(backward))
+            reduction = exposed_seconds(summed, hidden, constants["overlap_replicas"])
+        else:
             weights += framework.accumulation(setting.parameters.count)
             exchanges = framework.replica_exchanges(
                 zero, setting.parameters, setting.group
             )
-            window = constants["hides_reduce"]
             reduction = framework.reduction(
                 zero, exchanges, window * forward, window * backward
             )

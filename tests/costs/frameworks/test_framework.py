@@ -9,10 +9,12 @@ from itertools import product
 import pytest
 
 from gnnplace.costs import RunningWords, running_framework
-from gnnplace.costs.collectives import ALL_TO_ALL
+from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from gnnplace.costs.frameworks.framework import Framework, ReplicatedParameters
+from gnnplace.costs.frameworks.variants import IdleNetwork, with_network
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
+from gnnplace.plans.decoders.layer import layer_passes
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price, priced_spec
@@ -62,6 +64,32 @@ def test_attention_has_the_rate_of_its_library(
     kernels = setting(framework, cluster, environment).framework.kernels
     seconds = 2 * 8192 * 4096 * (8192 + half) / rate
     assert kernels.attend(8192, 8192, 4096, 128) == pytest.approx(seconds)
+
+
+def test_an_environment_may_replace_constants_of_the_hardware() -> None:
+    """On NVIDIA's clusters hidden gathers cost a quarter of themselves, and products 1.09 times."""
+    plain, cluster = (
+        setting("pytorch", environment=environment).framework
+        for environment in (None, "nvidia-h100")
+    )
+    assert plain.hidden_seconds(1.0, 2.0) == pytest.approx(0.77)
+    assert cluster.hidden_seconds(1.0, 2.0) == pytest.approx(0.25)
+    shape = [(4096, 4096, 4096)]
+    longer = cluster.kernels.products(shape) / plain.kernels.products(shape)
+    assert longer == pytest.approx(1.09)
+
+
+def test_what_a_cluster_takes_besides_tensors_is_its_environments() -> None:
+    """The 9.5 GiB of bigscience are not Megatron-DeepSpeed's elsewhere, which has 1.2."""
+    words = PlanSpec(dp=8, tp=2, zero=1, recompute="full")
+    plain, cluster = (
+        price(setting("megatron-deepspeed", "superpod-a100-80-2x8", name), words)
+        for name in (None, "jean-zay-a100")
+    )
+    assert plain.peak is not None
+    assert cluster.peak is not None
+    assert cluster.peak - plain.peak == pytest.approx((9.5 - 1.2) * 2**30)
+    assert cluster.allocated == plain.allocated
 
 
 def test_two_kernels_of_attention_are_refused() -> None:
@@ -134,6 +162,83 @@ def test_an_all_to_all_over_servers_passes_the_card_of_each_gpu() -> None:
 
 
 @pytest.mark.parametrize(
+    ("environment", "rows"),
+    [(None, 8), ("deepep", 4 * (1 - (3 / 4) ** 8)), ("deepep+experts-in-turn", 1)],
+)
+def test_a_row_goes_once_to_each_gpu(environment: str | None, rows: float) -> None:
+    """64 experts on 4 GPUs, 8 a token: 8 rows, 3.6 different GPUs in the mean, or in turn one."""
+    sizes = replace(SIZES, experts=ExpertLayers(64, 8, 1024))
+    priced = setting("pytorch", "nvswitch-h100-8", environment, sizes)
+    silent = replace(priced, framework=with_network(priced.framework, IdleNetwork))
+    passes = layer_passes(priced, 4096, 1, 1, split=True, groups=4)
+    without = layer_passes(silent, 4096, 1, 1, split=True, groups=4)
+    size = 2.0 * 4096 * rows * 4096
+    sent = priced.framework.network.exchange(ALL_TO_ALL, 4, size, 4)
+    assert passes.forward - without.forward == pytest.approx(2 * sent)
+    assert passes.backward - without.backward == pytest.approx(2 * sent)
+
+
+@pytest.mark.parametrize(
+    ("environment", "servers", "gpus"),
+    [
+        ("deepep", 8 * (1 - (7 / 8) ** 8), 64 * (1 - (63 / 64) ** 8)),
+        ("deepep+experts-in-turn", 1, 2),
+    ],
+)
+def test_a_row_goes_once_to_each_server(
+    environment: str, servers: float, gpus: float
+) -> None:
+    """256 experts on 64 GPUs, 8 a token: the neighbours of one token are on 2 GPUs of a server.
+
+    Seven eighths of what goes to servers pass a card; what reaches GPUs passes NVLink.
+    """
+    sizes = replace(SIZES, experts=ExpertLayers(256, 8, 1024))
+    priced = setting("pytorch", environment=environment, sizes=sizes)
+    silent = replace(priced, framework=with_network(priced.framework, IdleNetwork))
+    passes = layer_passes(priced, 4096, 1, 1, split=True, groups=64)
+    without = layer_passes(silent, 4096, 1, 1, split=True, groups=64)
+    row = 2.0 * 4096 * 4096
+    across = row * servers * 7 / 8 / CARD
+    inside = priced.framework.network.exchange(ALL_TO_ALL, 8, row * gpus, 8)
+    sent = max(across, inside) + 8 * HOP
+    assert passes.forward - without.forward == pytest.approx(2 * sent)
+
+
+def test_experts_in_turn_may_cross_a_border_between_gpus() -> None:
+    """12 experts a GPU, 8 a token: of tokens 0, 1 and 2 the second has experts on two GPUs."""
+    sizes = replace(SIZES, experts=ExpertLayers(48, 8, 1024))
+    priced = setting("pytorch", "nvswitch-h100-8", "deepep+experts-in-turn", sizes)
+    silent = replace(priced, framework=with_network(priced.framework, IdleNetwork))
+    passes = layer_passes(priced, 4096, 1, 1, split=True, groups=4)
+    without = layer_passes(silent, 4096, 1, 1, split=True, groups=4)
+    size = 2.0 * 4096 * 4096 * 4 / 3
+    sent = priced.framework.network.exchange(ALL_TO_ALL, 4, size, 4)
+    assert passes.forward - without.forward == pytest.approx(2 * sent)
+
+
+def test_a_checkpoint_that_stops_early_leaves_out_what_keeps_nothing() -> None:
+    """The sum with the residual, and the last product or DeepEP's combine; Megatron's nothing."""
+    sizes = replace(SIZES, experts=ExpertLayers(64, 8, 1024))
+    tokens, groups = 4096, 4
+    left_out = {}
+    for environment, of_experts in ((None, 0), (None, groups), ("deepep", groups)):
+        priced = setting("pytorch", "nvswitch-h100-8", environment, sizes)
+        passes = layer_passes(priced, tokens, 1, 1, split=True, groups=of_experts)
+        left_out[environment, of_experts] = passes.forward - passes.recomputed
+    framework = setting("pytorch", "nvswitch-h100-8", "deepep", sizes).framework
+    residual = framework.kernels.stream(6 * tokens * 4096)
+    down = framework.kernels.products([(tokens, 4096, 14336)])
+    size = 2.0 * tokens * 4096 * 4 * (1 - (3 / 4) ** 8)
+    combine = framework.network.exchange(ALL_TO_ALL, groups, size, groups)
+    assert left_out[None, 0] == pytest.approx(residual + down)
+    assert left_out[None, groups] == pytest.approx(residual)
+    assert left_out["deepep", groups] == pytest.approx(residual + combine)
+    reentrant = setting("megatron-lm", "nvswitch-h100-8", "deepep", sizes)
+    passes = layer_passes(reentrant, tokens, 1, 1, split=True, groups=groups)
+    assert passes.recomputed == passes.forward
+
+
+@pytest.mark.parametrize(
     "framework", ["megatron-lm", "pytorch", "internevo", "torchtitan"]
 )
 def test_hiding_is_never_slower(framework: str) -> None:
@@ -165,6 +270,36 @@ def test_hiding_is_never_slower(framework: str) -> None:
             assert shards.step_time < own
 
 
+def test_whole_experts_have_the_rows_of_all_shards() -> None:
+    """Grok's layer with etp=1: 8 shards of 4096 tokens over 4 have 1,024 each, twice 8 of them.
+
+    Whole, an expert of 8 has 2 x 8 x 1024 / 8 rows, and a shard sends its own rows to 8 GPUs of a
+    server. Cut in 4 over 2 groups, 4 experts have 2 x 2 x 4096 / 8 rows each of a quarter's width,
+    and shards gather each other's rows and scatter results.
+    """
+    tokens, shards, hidden, width = 4096, 4, 4096, 14336
+    priced = setting(cluster="nvswitch-h100-8", sizes=EXPERTS)
+    network, kernels = priced.framework.network, priced.framework.kernels
+    rows = 2 * 8 * 1024 // 8
+    size = 2.0 * 2 * 1024 * hidden
+    whole = layer_passes(priced, tokens, shards, 1, True, 8, 1)
+    cut = layer_passes(priced, tokens, shards, 1, True, 2, 4)
+    experts_of_whole = kernels.products(
+        [(rows, 2 * width, hidden), (rows, hidden, width)]
+    )
+    sent_whole = 2 * network.exchange(ALL_TO_ALL, 8, size, 8)
+    rows_of_cut = 2 * 2 * tokens // 8
+    experts_of_cut = 4 * kernels.products(
+        [(rows_of_cut, 2 * width // 4, hidden), (rows_of_cut, hidden, width // 4)]
+    )
+    sent_cut = 2 * network.exchange(ALL_TO_ALL, 2, size, 2)
+    sent_cut += network.exchange(ALL_GATHER, 4, 4 * size, 4)
+    sent_cut += network.exchange(REDUCE_SCATTER, 4, 4 * size, 4)
+    assert whole.forward - cut.forward == pytest.approx(
+        experts_of_whole + sent_whole - experts_of_cut - sent_cut
+    )
+
+
 def test_whole_experts_gather_nothing_over_shards() -> None:
     """As many bytes of experts a device; each shard sends its own rows to 8 groups of experts."""
     priced = setting(sizes=EXPERTS)
@@ -182,6 +317,46 @@ def test_whole_experts_gather_nothing_over_shards() -> None:
         answer = price(priced, PlanSpec(dp=8, tp=4, pp=2, zero=1, **words))
         assert told in answer.reason
     assert "no experts" in price(setting(), PlanSpec(tp=2, etp=1)).reason
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "torchtitan"])
+def test_groups_sum_gradients_with_every_microbatch_or_once(framework: str) -> None:
+    """Eight groups of a server each: an eighth of the gradients passes the card of its GPU.
+
+    An all-reduce over 8 servers is a tree of 3 levels, both ways, and 7/8 of the bytes twice.
+    """
+    every, once = (
+        setting(framework, environment=environment).framework
+        for environment in (None, "groups-once")
+    )
+    group = every.replica_group(count=64, shards=8, tp=1)
+    size = 4.0 * 8e8 / 8
+    summed = 2 * 3 * HOP + 2 * size * 7 / 8 / CARD
+    _, scattered = every.unit_exchanges(8e8, 0.0, group)
+    _, alone = once.unit_exchanges(8e8, 0.0, group)
+    assert scattered - alone == pytest.approx(summed)
+    parameters = ReplicatedParameters(dense=8e8, experts=0.0, num_layers=4, largest=1e6)
+    assert once.sums_once(parameters, group) == pytest.approx(summed)
+    assert every.sums_once(parameters, group) == 0
+
+
+def test_gradients_that_groups_sum_once_are_behind_the_last_backward_pass() -> None:
+    """Of a stage that is longer than the sum, a step has what hiding costs; else nothing."""
+    words = PlanSpec(dp=64, zero=3, zero_group=8, microbatch_size=8)
+    every, once = (
+        priced_spec(setting("pytorch", environment=environment), words).costs[0]
+        for environment in (None, "groups-once")
+    )
+    size = 4.0 * SIZES.parameters / 8
+    summed = 2 * 3 * HOP + 2 * size * 7 / 8 / CARD
+    assert every.reduction == 0
+    assert once.reduction == pytest.approx(0.77 * summed)
+    assert once.backward < every.backward
+    # Without groups there is nothing to sum over them.
+    alone = priced_spec(
+        setting("pytorch", environment="groups-once"), replace(words, zero_group=64)
+    )
+    assert alone.costs[0].reduction == 0
 
 
 def test_what_a_framework_cannot_hide_is_refused() -> None:

@@ -59,6 +59,49 @@ def test_rows_are_priced_by_set(tmp_path: Path) -> None:
     assert best.answer.step_time <= said.answer.step_time
 
 
+def test_rows_have_what_their_recipe_says() -> None:
+    """A recipe's words count and its environment is added; rows of other sources stay."""
+    row = {
+        "source": "NVIDIA-NeMo/Automodel@36044ad3d:docs/performance-summary.mdx",
+        "model": "Qwen3-30B-A3B",
+        "environment": "transformer-engine+deepep",
+        "compile": "",
+    }
+    experts = scale.as_its_recipe_says(row)
+    assert experts["environment"].endswith("deepep+experts-in-turn+nvidia-h100")
+    assert experts["compile"] == ""
+    dense = scale.as_its_recipe_says(
+        {**row, "model": "Llama-3.1-70B", "environment": ""}
+    )
+    assert (dense["compile"], dense["environment"]) == ("on", "nvidia-h100")
+    other = {**row, "source": "NVIDIA/Megatron-LM@1:README.md"}
+    assert scale.as_its_recipe_says(other) == other
+
+
+def test_a_step_may_be_several_schedules_of_a_pipeline() -> None:
+    """64 examples a replica in local batches of 8 take eight times what 8 examples take."""
+    row = {
+        "source": "NVIDIA-NeMo/Automodel@1:docs",
+        "model": "Qwen3-small",
+        "framework": "pytorch",
+        "cluster": "nvswitch-h100-8",
+        "gpus": "8",
+        "length": "4096",
+        "batch": "128",
+        "precision": "bf16-true",
+        "dp": "2",
+        "pp": "4",
+        "seconds": "1.0",
+    }
+    several = scale.outcome(row, SIZES, "rows")
+    one = scale.outcome({**row, "batch": "16"}, SIZES, "rows")
+    assert several.answer.step_time == pytest.approx(8 * one.answer.step_time)
+    assert several.answer.peak == one.answer.peak
+    assert several.microbatches == 8 * one.microbatches
+    unknown = scale.outcome({**row, "source": "b"}, SIZES, "rows")
+    assert unknown.answer.step_time < several.answer.step_time
+
+
 def test_intervals_leave_families_out(tmp_path: Path) -> None:
     """Of families that took 0.8, 1 and 1.2 of the predicted seconds the middle one is in."""
     ((outcome,),) = scale.outcomes_by_set(
