@@ -301,6 +301,7 @@ def _study_groups(args: Namespace, tokens: float | None) -> int:
         progress=say,
     )
     lines = hybrid_study_lines(study)
+    # What is written is a plan of layers, whatever the table shares a step by.
     code = 0
     if args.output is not None:
         plan = plan_of_study(study, args.cluster or "")

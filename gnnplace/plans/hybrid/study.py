@@ -180,6 +180,7 @@ def study_groups(
     counts = device_counts(num_devices)
     copy = machine if machine.copies is None else machine.copies.cluster
     sizes = group_sizes(num_devices, min(MOST, copy.num_devices))
+    # A problem file has ops alone; a model has layers, and ops where these may gain.
     name = what
     mixes = ""
     job: TrainingJob | None = None
@@ -199,6 +200,7 @@ def study_groups(
         ways = [planned]
         if not options.runnable:
             ways += _placings(job, planned, machine, options, progress)
+    # Every way of sharing a group's step has a table of its own, with the same epochs.
     training = training_of(preset, options, batch)
     convergence = training.convergence
     fabric = MeshFabric(machine, table)
