@@ -373,8 +373,10 @@ def html_parts(section: Section, level: int = 2) -> list[Html]:
 def as_csv(table: Table[Any]) -> str:
     """Return a table as CSV: keys, then plain values."""
     columns = [column for column in table.columns if column.key is not None]
-    rows = [[column.get(row) for column in columns] for row in table.rows]
-    return csv_text([[column.key for column in columns], *rows])
+    lines: list[list[object]] = [[column.key for column in columns]]
+    for row in table.rows:
+        lines.append([column.get(row) for column in columns])
+    return csv_text(lines)
 
 
 def as_markdown(table: Table[Any]) -> str:

@@ -106,10 +106,16 @@ def _path_table(explanation: Explanation) -> TextTable:
     for name, seconds in rows:
         seconds_in_all = sum(seconds.values())
         cells = [
-            seconds_text(seconds[kind]) if seconds[kind] else "" for kind in PIECE_KINDS
+            name,
+            seconds_text(seconds_in_all),
+            f"{seconds_in_all / total:.1%}",
         ]
-        share = f"{seconds_in_all / total:.1%}"
-        lines.append([name, seconds_text(seconds_in_all), share, *cells])
+        for kind in PIECE_KINDS:
+            if seconds[kind]:
+                cells.append(seconds_text(seconds[kind]))
+            else:
+                cells.append("")
+        lines.append(cells)
     headings = ["module", "seconds", "share", *PIECE_KINDS]
     return text_table("critical path by module", headings, lines)
 
@@ -143,10 +149,17 @@ def device_table(
 
     rows = []
     for d, device in enumerate(problem.cluster.devices):
-        limit = None if device.memory >= NO_LIMIT else device.memory
-        busy = times[d].computing / total
-        peak = simulation.peak_memory[d]
-        rows.append(DeviceStep(device.name, busy, times[d], peak, limit))
+        limit = None
+        if device.memory < NO_LIMIT:
+            limit = device.memory
+        step = DeviceStep(
+            device=device.name,
+            busy=times[d].computing / total,
+            time=times[d],
+            peak_memory=simulation.peak_memory[d],
+            limit=limit,
+        )
+        rows.append(step)
     waits: list[Column[DeviceStep]] = []
     for cause, heading in IDLE.items():
         waits.append(Column(heading, attrgetter(f"time.{cause}"), share, cause))

@@ -25,8 +25,11 @@ def priced_sections(priced: PricedTable) -> list[Section]:
 
     def get_interval(k: int) -> str | None:
         """Return the times between which four of five steps are."""
-        low, high = answers[k].low, answers[k].high
-        return None if low is None or high is None else f"{low:.4g} to {high:.4g} s"
+        low = answers[k].low
+        high = answers[k].high
+        if low is None or high is None:
+            return None
+        return f"{low:.4g} to {high:.4g} s"
 
     def get_plan(k: int) -> str:
         """Return the cells of a row, as the table's author wrote them, and why it cannot be."""

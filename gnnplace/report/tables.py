@@ -239,10 +239,18 @@ def interval_answer(
     rows = []
     for result in results:
         if isinstance(result, tuple):
-            rows.append(IntervalRow(result[0], error=str(result[1])))
+            name, error = result
+            rows.append(IntervalRow(name, error=str(error)))
             continue
-        times = (result.interval, result.interval_bound, result.step_time)
-        rows.append(IntervalRow(result.placer, *times, result.seconds, result.note))
+        row = IntervalRow(
+            placer=result.placer,
+            interval=result.interval,
+            interval_bound=result.interval_bound,
+            step_time=result.step_time,
+            seconds=result.seconds,
+            note=result.note,
+        )
+        rows.append(row)
     bound = max((row.interval_bound or 0.0 for row in rows), default=0.0)
 
     def gap(row: IntervalRow) -> float | None:
