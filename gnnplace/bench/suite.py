@@ -137,6 +137,14 @@ class ProblemEntry(Schema):
     seen: bool = False
     constraints: dict[str, Any] = {}
 
+    @property
+    def is_computed(self) -> bool:
+        """Return whether costs are computed when the problem is made, not read from a file.
+
+        Those of drawn families and clusters and of captured models are.
+        """
+        return bool(self.family and not self.file) or bool(self.captured or self.model)
+
     @model_validator(mode="after")
     def _one_source(self) -> ProblemEntry:
         if len(self._sources()) != 1:

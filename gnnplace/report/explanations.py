@@ -160,6 +160,7 @@ def device_table(
             limit=limit,
         )
         rows.append(step)
+    # Each cause of idle time has a column.
     waits: list[Column[DeviceStep]] = []
     for cause, heading in IDLE.items():
         waits.append(Column(heading, attrgetter(f"time.{cause}"), share, cause))

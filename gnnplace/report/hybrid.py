@@ -38,11 +38,11 @@ def hybrid_study_data(study: HybridStudy) -> dict[str, Any]:
     best = study.advice.best
     alternative = None
     if study.alternative is not None:
-        other = study.alternative.advice.best
+        alternative_best = study.alternative.advice.best
         alternative = {
             "group": study.alternative.step,
             "origin": study.alternative.origin["step"],
-            "best": None if other is None else row_data(other),
+            "best": None if alternative_best is None else row_data(alternative_best),
         }
     return {
         "model": study.what,

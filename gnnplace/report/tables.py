@@ -238,6 +238,7 @@ def interval_answer(
     """Describe placers by interval; the largest of their bounds holds for all."""
     rows = []
     for result in results:
+        # A placer that failed has a row with the reason.
         if isinstance(result, tuple):
             name, error = result
             rows.append(IntervalRow(name, error=str(error)))

@@ -16,7 +16,7 @@ from gnnplace.bench.submissions import (
     read_submission,
     write_submission,
 )
-from gnnplace.bench.suite import read_suite
+from gnnplace.bench.suite import ProblemEntry, read_suite
 from gnnplace.cli.main import run as gnnplace
 from gnnplace.errors import FormatError
 from gnnplace.placers.contract import training_chain
@@ -92,7 +92,12 @@ def other_order(row):
     ("change", "message"),
     [
         (lambda row: row.update(step_time=row["step_time"] * 0.999), "the row says"),
-        (lambda row: row.update(digest="1:0123456789ab"), "digest is"),
+        (
+            lambda row: row.update(
+                digest="1:0123456789ab", step_time=row["step_time"] * 0.999
+            ),
+            "digest is",
+        ),
         (
             lambda row: row.update(problem="family=layered seed=7"),
             "has no such problem",
@@ -114,6 +119,20 @@ def test_a_row_that_is_not_what_it_says_is_refused_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_another_digest_is_accepted_only_of_costs_that_are_computed(
+    packed, tmp_path, monkeypatch, capsys
+):
+    row = json.loads(packed.read_text().splitlines()[0])
+    row["digest"] = "1:0123456789ab"  # as a processor with other exponentials has it
+    path = tmp_path / "elsewhere.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    assert gnnplace(["bench", "check", str(path)]) == 0
+    # Costs that a file says are the same everywhere.
+    monkeypatch.setattr(ProblemEntry, "is_computed", False)
+    assert gnnplace(["bench", "check", str(path)]) == 2
+    assert "digest is" in capsys.readouterr().err
 
 
 def test_a_cell_has_one_row(packed, tmp_path, capsys):

@@ -16,7 +16,7 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import given_priced, plan_of
 from gnnplace.plans.hybrid.gradients import ReplicaStep
 from gnnplace.plans.hybrid.splits import MICROBATCHES, SplitRow
-from gnnplace.plans.job import CAPTURING, Progress, TrainingJob
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.draft import Priced
@@ -82,22 +82,15 @@ class PlannedSteps:
     """Steps of groups as plans have them, for several numbers of micro-batches.
 
     Args:
-        job: The model and how it is trained; its batch is that of a group.
-        cluster: The devices, with the memory that may be used.
-        progress: Called with a line when something begins that takes seconds.
-
-    Raises:
-        InputError: If there is no such model.
-        CaptureError: If a module, which the message names, cannot be captured.
+        chain: The captured model, cut into segments; its batch is that of a group.
     """
 
     has_gradients = True
     origin = "predicted by joint plans, gradients exchanged after the last pass"
     step = "a plan of layers for a group"
 
-    def __init__(self, job: TrainingJob, cluster: Cluster, progress: Progress) -> None:
-        progress(CAPTURING)
-        self.chain = chain_of(job, cluster)
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
         """Return the steps of all plans of one group on these devices that fit the memory.

@@ -42,7 +42,7 @@ from gnnplace.plans.hybrid.splits import (
     device_counts,
     group_sizes,
 )
-from gnnplace.plans.job import Progress, TrainingJob
+from gnnplace.plans.job import CAPTURING, Progress, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import row_length
 from gnnplace.policy import place, warm
@@ -265,6 +265,7 @@ def _planned(
     """Capture a model, and return what is trained and its steps as plans of layers have them."""
     from gnnplace.plans.handover import sized_name
     from gnnplace.plans.hybrid.groups import PlannedSteps
+    from gnnplace.plans.segments.chains import chain_of
 
     if options.batch is not None:
         what = sized_name(what, options.batch)
@@ -274,7 +275,8 @@ def _planned(
         optimizer=options.optimizer,
         accept_other_loss=options.accept_other_loss,
     )
-    return job, PlannedSteps(job, machine, progress)
+    progress(CAPTURING)
+    return job, PlannedSteps(chain_of(job, machine))
 
 
 def _preset_of_model(
