@@ -1,15 +1,17 @@
-"""The errors to promise: every relation between tables is tried on the measured rows.
+"""The errors to expect of predicted op times, found by predicting measured rows without themselves.
 
-* local: points of a surface left out, one at a time.
-* gpu: a GPU's rows answered by each other GPU's surface; error = a + b * (how unlike they are).
-* kin, dtype: an op's rows answered by its kin, or in another type, on the same GPU.
-* roofline: rows answered by the roofline times what ops of their name or group take of it.
+* local: each point of a surface is predicted by the others.
+* gpu: a GPU's rows are predicted by each other GPU's surface; error = a + b * (how different the
+  two are).
+* kin, dtype: an op's rows are predicted by a related op, or in another type, on the same GPU.
+* roofline: rows are predicted by the roofline times the mean ratio of ops of that name or group.
 
 An error s is such that nine in ten residuals of the log are within 1.645 s. All pairs of GPU and op
-count alike, however many rows they have. A bias is the mean of the medians; residuals are taken
-from the bias of the others (other GPUs for an op, other ops for a group), as a new one's would be.
-An error between n GPUs or ops is that of a sample of n: it is widened to Student's interval of the
-next one, t(0.95, n - 1) sqrt(1 + 1/n) / 1.645 (Geisser, Predictive Inference, 1993).
+have the same weight, however many rows they have. A bias is the mean of the medians; residuals are
+relative to the bias of the others (other GPUs for an op, other ops for a group), as they would be
+for a new one. An error between n GPUs or ops is that of a sample of n: it is widened to Student's
+interval of the next one, t(0.95, n - 1) sqrt(1 + 1/n) / 1.645 (Geisser, Predictive Inference,
+1993).
 """
 
 from __future__ import annotations

@@ -1,34 +1,36 @@
 """Seconds of collectives: all-reduce, all-gather, reduce-scatter, all-to-all.
 
-Bytes are those of nccl-tests: of the buffer that is reduced, of all that is gathered or scattered,
-of all that a device sends, its own part included. On n devices, with latency a of a message and bus
-bandwidth b::
+Bytes are counted as nccl-tests does: the buffer that is reduced; everything that is gathered or
+scattered; everything that a device sends, its own part included. On n devices, with latency a of a
+message and bus bandwidth b::
 
     all-reduce                                (1 + log2(n) / 2) a + 2 (n - 1) / n s / b
     all-gather, reduce-scatter, all-to-all    (1 + log2(n) / 4) a +   (n - 1) / n s / b
 
-Bytes go as in a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce algorithms"). Small
-messages do not: NCCL sends them along trees, by a protocol of low latency. One launch and a part of
-a message's latency for each level is what 2, 4 and 8 A100, H100, B200 and RTX PRO 6000 take; a
-ring's 2 (n - 1) messages would be five times as long.
+The bandwidth term is that of a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce
+algorithms"). The latency term is not: NCCL sends small messages along trees, with a protocol of low
+latency. One launch, and a fraction of a message's latency for each level of the tree, agrees with
+2, 4 and 8 A100, H100, B200 and RTX PRO 6000; the 2 (n - 1) messages of a ring would take five times
+as long.
 
-A series that was measured (``links``) goes before the formula. For another number of devices of the
-same fabric, between two measured numbers the logarithm of seconds is linear in the logarithm of the
-number; outside of them the part of the smallest message goes with the term of a and the rest with
-that of b. A collective that was not measured on a fabric is one that was: an
-all-gather or a reduce-scatter half an all-reduce, an all-to-all an all-gather.
+A measured series (``links``) takes precedence over the formula. For another number of devices on
+the same fabric, between two measured numbers, the logarithm of seconds is linear in the logarithm
+of the number. Outside of the measured numbers, the seconds of the smallest message scale with the
+term of a, and the rest with the term of b. A collective that was not measured on a fabric is
+derived from one that was: an all-gather or a reduce-scatter is half an all-reduce, an all-to-all is
+an all-gather.
 
-k servers of m devices, where the whole was not measured, go in stages (as NCCL's and Horovod's
-hierarchical all-reduce): scatter inside a server, exchange between servers, m rings at a time each
-with s / m of the bytes on a network card of its own, gather inside. All-to-all sends (k - 1) / k of
-its bytes between servers and the rest inside, one after the other.
+On k servers of m devices, unless the whole was measured, a collective has stages (as NCCL's and
+Horovod's hierarchical all-reduce): reduce-scatter inside a server; exchange between servers, by m
+rings at the same time, each with s / m of the bytes on its own network card; all-gather inside. An
+all-to-all sends (k - 1) / k of its bytes between servers, then the rest inside.
 
-``Exchange`` answers for the devices of a cluster by how many take part: a split of a layer says of
-how many devices a group is, not which. Groups are taken to be neighbours as the cluster lists its
-devices, so that as few servers as possible take part. Where a number does not divide evenly over
-these servers, it is that of the next larger group that does.
+``Exchange`` prices collectives on a cluster by the number of participants, because a split of a
+layer says how many devices a group has, not which. Groups are neighbours in the order of the
+cluster's devices, so that as few servers as possible take part. A number that does not divide
+evenly over these servers is priced as the next larger group that does.
 
-Complexity: O(log of the sizes) a call; arrays of sizes are answered at once.
+Complexity: O(log of the sizes) a call; a call may have arrays of sizes.
 """
 
 from __future__ import annotations

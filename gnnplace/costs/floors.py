@@ -1,24 +1,25 @@
-"""Seconds of an op on a GPU beside its kernel: the gap to the next, and the host that launches.
+"""Seconds of an op on a GPU besides its kernel: gaps between kernels, and waiting for the host.
 
-Eager PyTorch launches kernels from the host, which runs ahead while the GPU is busy and is waited
-for where it is not. It may be QUEUE launches ahead (CUDA's queue of launches; the next one blocks)
-and starts a step with none. With h_i what op i takes of the host and k_i its kernel and gap,
+Eager PyTorch launches kernels from the host. The host runs ahead while the GPU is busy; otherwise
+the GPU waits for it. The host can be at most QUEUE launches ahead (CUDA's launch queue; the next
+launch blocks), and starts a step with none. With h_i the host's time for op i, and k_i its kernel
+with the gap after it,
 
     issued_i = max(issued_{i-1}, done_{i-QUEUE}) + h_i
     done_i   = max(done_{i-1}, issued_i) + k_i
 
-so that long kernels early in a step pay for short ones later. What a layer's ops wait for in one
-phase is spread over them by what the host takes for them, so that equal ops of a layer take alike.
-Both lines are running maxima over blocks of QUEUE ops: O(n).
+so that long kernels early in a step make up for short ones later. The waiting time of a layer in
+one phase is divided over its ops in proportion to the host's time for them, so that equal ops of a
+layer take equal times. Both lines are running maxima over blocks of QUEUE ops: O(n).
 
-`Floor` holds the constants; another launcher (CUDA graphs: zero; compiled: gaps) has its own. Eager
-ones are what hosts took in measurements of single ops and layers, and are fitted to no step:
+`Floor` has the constants; they differ for CUDA graphs (zero) and compiled models (gaps). Those of
+eager mode come from measurements of single ops and layers, and none is fitted to a step:
 
-* forward: from an event on an idle GPU to the end of a tiny kernel it takes 32 us in the median of
-  75 ops on five hosts (NeuSight's kernels), 26 to 54 us from the fastest tenth to the slowest;
-* view: 14 us between two events (NeuSight's graphs of models), most of them the events' own;
-* backward: where small layers do not get faster with a smaller share of them, backward takes about
-  0.7 of forward for an op (Sailor's OPT-350M, tensor parallel 4 to 8, on A100, V100 and GH200).
+* forward: from an event on an idle GPU to the end of a tiny kernel, the median of 75 ops on five
+  hosts is 32 us (NeuSight's kernels), with 26 to 54 us from the fastest tenth to the slowest;
+* view: 14 us between two events (NeuSight's graphs of models), most of it due to the events;
+* backward: for layers so small that splitting them saves no time, an op's backward pass takes about
+  0.7 of its forward pass (Sailor's OPT-350M, tensor parallel 4 to 8, on A100, V100 and GH200).
 """
 
 from __future__ import annotations

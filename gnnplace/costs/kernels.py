@@ -1,11 +1,12 @@
-"""Seconds of kernels of a decoder in a step: products, fused attention, bytes that pass.
+"""Seconds of a decoder's kernels in a step: matrix products, fused attention, elementwise kernels.
 
-Products are those of the tables of measured kernels (`gnnplace.costs.prediction`), each gradient by
-its own shape, times the factor of a sustained clock: a kernel alone runs at a higher clock than the
-same in a step of seconds. Attention in one kernel (Dao, 2023, arXiv 2307.08691) has half of its
-scores under the causal mask, 2 T S h operations forward and 2.5 times as many backward, at a rate
-R S / (S + S0) of length S. What only moves bytes takes them over the memory's bandwidth times a
-share of it. Rates, factors and the share stand with their sources in `gnnplace.costs.frameworks`.
+Products, and each of their gradients by its own shape, come from the tables of measured kernels
+(`gnnplace.costs.prediction`), times a factor for the sustained clock: a kernel alone runs at a
+higher clock than the same kernel in a long step. Attention in one kernel (Dao, 2023, arXiv
+2307.08691) computes half of the scores under a causal mask: 2 T S h operations forward and 2.5
+times as many backward, at a rate R S / (S + S0) for length S. Kernels that are bound by memory take
+their bytes divided by a share of the memory's bandwidth. Rates, factors and the share are in
+`gnnplace.costs.frameworks`, with their sources.
 """
 
 from __future__ import annotations

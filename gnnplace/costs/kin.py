@@ -1,11 +1,11 @@
-"""The tables that answer for an op that has none: kin among ops, types and GPUs.
+"""Tables that stand in for an op without measured rows: related ops, other types, other GPUs.
 
-An op without rows of its own is answered by its kin (the gradient of a product by the product at
-its own shape, an unlisted pointwise op by all pointwise ops of that GPU at its bytes), by the same
-op in another type (on tensor cores these are alike: what matters is how far the units are kept
-busy), or by the same op on the GPU that is nearest by what decides how far an op is
-from its roofline: watts a unit of arithmetic for products (NVIDIA's small cards cannot hold their
-clocks), generation for the rest.
+The time of such an op is predicted in one of three ways. By a related op: the gradient of a product
+by the product with its shape, an unlisted pointwise op by all pointwise ops of that GPU with its
+bytes. By the same op in another type; on tensor cores the utilisation is similar for all types. Or
+by the same op on the most similar GPU, compared by what decides how far an op is from its roofline:
+watts per unit of arithmetic for products (NVIDIA's small cards cannot hold their clocks), and
+generation for all other ops.
 """
 
 from __future__ import annotations

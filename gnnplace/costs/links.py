@@ -1,4 +1,4 @@
-"""What one message takes over a fabric, and the table of measured messages and collectives.
+"""Seconds of a message over a fabric, from the table of measured messages and collectives.
 
 ``tables/links.json`` has, for every fabric, series of bytes and seconds: ``p2p 1x2`` is a message
 between two GPUs of a server, ``all_reduce 2x8`` an all-reduce over two servers of eight. Between
@@ -12,8 +12,9 @@ An answer says where it comes from, and by how much it may be wrong:
 * ``neighbour``: from the same fabric with another number of GPUs, or sizes far from those measured;
 * ``formula``: latency and bandwidth of messages, in the formula of the collective.
 
-Expected errors are means of |predicted / measured - 1| with what is predicted left out of the
-table: ``ERRORS``, as ``leave_out`` finds them (``tests/costs/test_collectives.py`` does it again).
+Expected errors (``ERRORS``) are means of |predicted / measured - 1|, each prediction made without
+the rows that it predicts. ``leave_out`` computes them; ``tests/costs/test_collectives.py`` repeats
+it.
 """
 
 from __future__ import annotations

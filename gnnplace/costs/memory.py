@@ -1,9 +1,9 @@
 """Bytes of training state on GPUs that are not here: parameters, gradients, the optimizer's state.
 
 By ZeRO (Rajbhandari et al., 2020, arXiv 1910.02054, section 3): parameters, gradients and Adam's
-two moments, shared out over replicas by stage. Galvatron's memory profiles (PKU-DAIR, Apache-2.0)
-have 16 bytes a parameter for Adam, to 0.4 %. What a GPU holds beside it is a part of a cluster's
-headroom (``problem.cluster.headroom``).
+two moments, sharded over replicas according to the stage. Galvatron's memory profiles (PKU-DAIR,
+Apache-2.0) confirm 16 bytes a parameter for Adam, to 0.4 %. Other memory of a GPU (libraries, the
+allocator) is part of a cluster's headroom (``problem.cluster.headroom``).
 """
 
 from __future__ import annotations

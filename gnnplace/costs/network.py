@@ -1,23 +1,24 @@
 """Seconds of exchanges of GPUs: inside a server by tables, across servers by rings of all cards.
 
-A ring of n GPUs over several servers has a card for each of its GPUs of a server, so that B bytes
-that are gathered or scattered take, with g GPUs of the group in a server,
+A group of n GPUs over several servers has rings over all network cards, one for each of its g GPUs
+in a server. An all-gather or a reduce-scatter of B bytes takes
 
     (n - 1) a + B (n - 1) / n / min(b, r g),
 
-a a step's latency, b the server's own links, r what a card attains; an all-reduce sends twice the
-bytes and passes a tree of the servers, 2 a log2 of their number (NCCL's; Patarasuk and Yuan, 2009,
-for the bytes of a ring). Inside of one server `gnnplace.costs.collectives` answers.
+with a the latency of a step, b the bandwidth of links inside a server, and r the attained bandwidth
+of a card. An all-reduce sends twice the bytes, and its latency is that of a tree of the servers,
+2 a log2 of their number (NCCL's; Patarasuk and Yuan, 2009, for the bytes of a ring). Inside one
+server `gnnplace.costs.collectives` gives the time.
 
 An all-to-all has no ring: what a GPU sends to other servers passes its own card, whatever the cards
-of its neighbours do, so that of B bytes of a GPU, m of n of which stay in the server, it takes
+of its neighbours do. With m of its n peers in its own server, B bytes of a GPU take
 
     max(within, B (1 - m / n) / r') + n / m a,
 
-r' what a card attains of many messages at once.
+with r' the attained bandwidth of a card for many messages at once.
 
-A cluster whose links name no fabric is read by bandwidth: what is slower than half of the fastest
-link joins servers. Links that share a channel share its bandwidth.
+If a cluster's links name no fabric, those slower than half of the fastest link are taken to join
+servers. Links that share a channel share its bandwidth.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`OPTIMIZERS`: bytes that optimizers keep and move for each parameter, with their sources.
 
-A moment is as wide as the precision says (`costs.memory.PARAMETER`); what is quantized has bytes of
-its own. Bytes moved are those of one fused kernel in float32: the gradient is read, the parameter
-and the state are read and written. AdamW's are 28, and a framework's own constant of its update is
-of AdamW, so that another optimizer's update moves `extra_bytes_moved` more or fewer.
+A moment has the bytes that the precision gives it (`costs.memory.PARAMETER`); quantized moments
+have their own. Bytes moved are those of one fused kernel in float32, which reads the gradient, and
+reads and writes the parameter and the state: 28 bytes for AdamW. A framework's measured constant of
+its update is for AdamW, so that other optimizers move `extra_bytes_moved` more or fewer.
 
 Adafactor keeps a row and a column of every matrix, and whole vectors. Muon keeps a momentum of the
 matrices of layers and makes their updates orthogonal (`newton_schulz_shapes`); tables, norms and

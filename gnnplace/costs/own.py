@@ -1,9 +1,9 @@
 """A user's own measurements of links and collectives, in place of the package's.
 
-A log of nccl-tests (``problem.formats.nccl_tests``) of the GPUs of one server says what links
-inside of servers take, one of several servers what those between them take. A cluster's link is
-between servers if its fabric is; where links name no fabric, the slowest are, if not all are alike.
-Of every kind of link that was measured all links get the same figures:
+A log of nccl-tests (``problem.formats.nccl_tests``) on the GPUs of one server gives the times of
+links inside servers; a log on several servers gives those of links between servers. A cluster's
+link is between servers if its fabric is. If links name no fabric, the slowest links are between
+servers, unless all links are equal. All links of a kind that was measured get the same figures:
 
 * ``bandwidth``: what the largest message of ``sendrecv_perf`` attains; without that program, the
   bus bandwidth of the largest all-gather, reduce-scatter or all-reduce;

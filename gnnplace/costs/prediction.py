@@ -1,17 +1,17 @@
-"""Seconds of ops on a kind of device: the likeliest of tables, kin, other GPUs and the roofline.
+"""Seconds of ops on a kind of device, by the source of least expected error.
 
     t(x) = roofline(x) * exp(f(x) + b),    f a surface of log ratios, b the bias of the relation
 
-Candidates for an op are, in this order: its own table on that kind (table); its kin's or another
-type's table on that kind, its own or its kin's on the two GPUs that are nearest (neighbour); the
-roofline times what ops of its group take of it (roofline). Each promises an error,
+The candidates for an op, in this order: its own table on that kind (table); the table of a related
+op, or of another type, on that kind, or one of these on the two most similar GPUs (neighbour); the
+roofline times the mean ratio of ops of its group (roofline). Each has an expected error,
 
     e = hypot(s (1 + d / 4), r),
 
-s that of points left out, d octaves to the nearest points beyond those that points have among each
-other, r that of the relation; the least wins. An error is a deviation of the log: nine in ten
-measured times are within exp(+-1.645 e). All candidates' constants are measured by
-`gnnplace.costs.calibration`, none on whole steps.
+with s the error of points predicted by the others, d the octaves to the nearest points beyond the
+usual distance between points, and r the error of the relation. The least error wins. An error is a
+deviation of the log: nine in ten measured times are within exp(+-1.645 e). The constants of all
+candidates are measured by `gnnplace.costs.calibration`, none on whole steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``Rows``: ops by kind, type and sizes, with measured seconds or to be given some; their file.
+"""``Rows``: ops by kind, type and sizes, with measured seconds or none yet; and their file format.
 
 Sizes mean by family of ops:
 

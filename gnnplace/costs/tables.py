@@ -1,6 +1,6 @@
-"""``CostTables``: measured rows by kind of GPU, the surfaces over them, the errors to expect.
+"""``CostTables``: measured rows by kind of GPU, surfaces fitted to them, and expected errors.
 
-Local regression over measured shapes: how far an op is from its roofline, near its shape.
+Local regression over measured shapes predicts the ratio of an op's time to its roofline.
 
 A surface holds, for one op, type and device, points in the space of log2 of its sizes and the log
 of measured seconds over the roofline's. A query is answered by a weighted linear fit to its K

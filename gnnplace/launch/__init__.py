@@ -3,11 +3,11 @@
 `read_launch_file` reads a file of Megatron-LM, DeepSpeed, torchtitan and others as a `LaunchPlan`,
 the words that all launchers share; `export_plan`, `write_nearest` and `convert_launch_file` write
 one. `price_launch_plan` and `LauncherSearch` price and search plans from a model's sizes at the
-prices of a launcher's framework, and `launcher_plans` sets the launchers side by side, as plans.
+prices of a launcher's framework, and `launcher_plans` finds each launcher's fastest plan.
 
 Called by `explaining`, `planning`, `report` and the command line. It never runs a script that it
-reads, needs no torch to read, write or search, and knows no plan that no launcher could be told:
-what a launcher cannot say is said in one line and not written.
+reads, and needs no torch to read, write or search. What a launcher has no key for is reported in
+one line and not written.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""A plan as a launch plan: what launchers can be told of it, and what none of them can.
+"""Converts a plan to a launch plan, with a line for everything that no launcher can express.
 
-Of a plan's file stages become numbers of whole layers: a layer is of the stage where it begins. A
-stage of another mesh than the others cannot be said to any launcher. Cuts inside of a layer, splits
-other than Megatron's, recomputation of some layers and orders that were searched are given up, each
+Stages become numbers of whole layers; a layer belongs to the stage where it begins. A plan whose
+stages have different meshes is refused, because no launcher can express it. Cuts inside a layer,
+splits other than Megatron's, recomputation of some layers, and searched orders are given up, each
 with a line.
 
 Complexity: linear in the file.

@@ -1,8 +1,8 @@
-"""`captured_spec`: what the planner prices of a launch plan, and a line for what it does not.
+"""`captured_spec`: the plan in words that is priced for a launch plan; a line for each difference.
 
-The words of a launch file are those of `--given` (`plans.given`); where that has no such word, the
-nearest is priced and the difference said. What changes the step by more than a line can say is
-refused.
+The words of a launch file are those of `--given` (`plans.given`). If a word has no counterpart
+there, the nearest is priced and a line says so. A launch plan is refused if the step would differ
+by more than such a line can explain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`LaunchPlan`: what a launch file says of a plan, in the words of `--given`.
 
-It is what all launchers have in common: their writers take one, their readers give one. A launcher
-knows no captured calls, so that stages are numbers of layers and a split is Megatron's (`tp`).
+It is the common form of all launchers: readers return it and writers take it. Launchers know
+nothing of captured calls, so stages are numbers of layers, and the only split is Megatron's (`tp`).
 """
 
 from __future__ import annotations

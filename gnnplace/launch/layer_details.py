@@ -1,9 +1,10 @@
-"""What makes a model's layers its own beside their sizes, as launch files can say it.
+"""Details of a model's layers besides their sizes, for launch files.
 
-Sizes decide what a step costs, and other models may have the same. Rotary base and scaling, the
-epsilon of norms and biases of queries, keys and values do not: they are read from the catalogue and
-written where a launcher has keys for them. What the layers of a type have besides (`FEATURES`), and
-what the catalogue does not know, is a line of the answer.
+Sizes decide the cost of a step, and different models may share them. Rotary base and scaling, the
+epsilon of norms, and biases of queries, keys and values do not change the cost, but they make the
+model this one: they are read from the catalogue and written if a launcher has keys for them. Other
+features of a type's layers (`FEATURES`), and what the catalogue does not know, are lines of the
+answer.
 """
 
 from __future__ import annotations

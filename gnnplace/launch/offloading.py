@@ -1,4 +1,4 @@
-"""What a launch file keeps in the host's memory, as the word `offload` of a plan.
+"""Offloading to the host's memory in launch files, as the word `offload` of a plan.
 
 FSDP's offloading moves sharded parameters, gradients and the optimizer's state. DeepSpeed moves the
 optimizer's state with its gradients (ZeRO 1 to 3), and parameters as well (ZeRO 3). Megatron-LM

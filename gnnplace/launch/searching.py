@@ -1,8 +1,8 @@
-"""What a launcher's file takes at its framework's prices, and the best plan that it can run.
+"""The price of a launcher's file by its framework, and the fastest plan that a launcher can run.
 
-Decoders of text are priced from their sizes (`plans.decoders`), and searched by
-`plans.spec_search` over all that the launcher's framework has. What the launcher cannot say as it
-is, is no answer; the best of all beside it is the free plan, at the same prices.
+Text decoders are priced from their sizes (`plans.decoders`), and `plans.spec_search` searches all
+plans of the launcher's framework. Plans that the launcher cannot express exactly are excluded. The
+fastest plan without this restriction is the free plan, at the same prices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The fastest plan that each launcher can run, side by side, for a model priced by its sizes.
 
-Every launcher has the prices of the framework that it starts (`LauncherSearch`). The fastest of all
-is the answer; the others are its alternatives, each a plan of its own that its launcher can be told
-as it is.
+Each launcher's plans are priced for the framework that it starts (`LauncherSearch`). The fastest of
+all is the answer; the others are its alternatives. Each is a plan that its launcher can express
+exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step's time buys: plans of less memory, or of fewer devices, each the fastest of its kind.
+"""Plans that trade step time for less memory or fewer devices, each the fastest of its kind.
 
 FT and TensorOpt (Cai et al., 2020, arXiv 2004.10856) ask three questions of the plans that are best
 in time and memory: the least time within a memory, the least memory within a time, the fewest

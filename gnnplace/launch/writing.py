@@ -1,9 +1,10 @@
-"""One way from a `LaunchPlan` to a launcher's file, for plans and for files of other launchers.
+"""Writes a `LaunchPlan` as a launcher's file, for plans and for files of other launchers.
 
-`write_launch_plan` makes the plan one that the launcher can say (`nearest`, a line for each thing
-that is given up), writes it, and reads the text back: a word that comes back as another is a line,
-too. `convert_launch_file` is that for a plan that was read from another launcher's file: what its
-file says and no word of a plan holds is lost, and listed. Nothing is captured or priced.
+`write_launch_plan` changes the plan to one that the launcher can express (`nearest`, with a line
+for each thing that is given up), writes it, and reads the text back; a word that is read back
+differently is a line too. `convert_launch_file` does the same for a plan that was read from another
+launcher's file. Settings of that file that no word of a plan expresses are lost, and listed.
+Nothing is captured or priced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A cache of measurements on disk, keyed by content: program, versions, machine.
 
-Beside each measurement stands when and how quietly it was made (`Conditions`), and `kept` decides
-by that whether it is used or made again. What a key cannot see, such as a new cooler or a governor,
-`measured_anew` overrides.
+Each measurement is stored with its date and the load of the machine (`Conditions`), by which `kept`
+decides whether it is used or measured again. A key cannot know of changes such as a new cooler or
+another frequency governor; `measured_anew` ignores the cache for these.
 
 *Load* is the share of the machine's processor time that others took meanwhile: what all cores did
 (psutil's `cpu_times`, with what a hypervisor stole), less what this process and its workers did

@@ -1,15 +1,16 @@
 """Groups of ops that `torch.compile` fuses, and the share of their bytes that the kernel moves.
 
-Inductor (Ansel et al., PyTorch 2, ASPLOS 2024) fuses ops that bytes bound, a consumer into its
-producer, where both go over as many elements and nothing else stands between. The level of an op is
-the number of products, convolutions and attentions on the longest way to it; ops of one phase,
-level and number of elements that values join are a group. A group reads once what is made outside,
-and writes what is read outside or by nobody:
+Inductor (Ansel et al., PyTorch 2, ASPLOS 2024) fuses a memory-bound op into its producer if both
+have the same number of elements and no other op must run between them. Here the level of an op is
+the number of products, convolutions and attentions on the longest path to it. Ops of the same
+phase, level and number of elements that are connected by values form a group. A group reads each
+outside value once, and writes the values that are read outside or by nobody:
 
     share = bytes in and out of the group / sum of the bytes of its ops.
 
-Deviations: groups have no largest size, readers of one value are not joined by it, nothing is made
-again in the backward pass, products take no ops behind them. Complexity: linear in the values.
+Deviations: groups have no maximal size; two readers of the same value are not fused because of it;
+nothing is recomputed in the backward pass; products do not absorb the ops after them. Complexity:
+linear in the values.
 """
 
 from __future__ import annotations

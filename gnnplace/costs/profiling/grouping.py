@@ -2,25 +2,26 @@
 
 Units: the parts of a model that can be on devices of their own when modules are dispatched.
 
-Hugging Face accelerate puts modules on devices by hooks: the hook of a module that is in a device
-map moves its arguments to its device, and what the module makes of them is there. Code of a module
-around it has no hook that would move anything: an op there runs where its inputs are, and fails if
-they are on several devices. (A hook is called when the module is, so that code which uses a child's
-parameters without calling it counts as the parent's.)
+Hugging Face accelerate places modules by hooks: the hook of a module in the device map moves its
+arguments to its device, and its results stay there. Code of a module around it has no such hook: an
+op there runs where its inputs are, and fails if they are on several devices. (A hook runs when its
+module is called. Code that uses a child's parameters without calling the child counts as the
+parent's.)
 
-Here the captured forward pass is walked with that in mind. It begins with the smallest modules as
-units: those without submodules, those that hold parameters of their own, and those that the user
-names whole. An op of a module around several units that reads what several of them made
+The units are found by walking the captured forward pass under these rules. At first the units are
+the smallest modules: those without submodules, those with parameters of their own, and those that
+the user names as a whole. When an op of a module around several units reads results of several
+units,
 
-* makes the whole module a unit, if one of its operands came into the module as an argument (a
-  residual block, ``x + self.attention(x)``: cut inside, it would tie the whole chain of blocks to
-  one device);
-* else ties these units to one device (the sum of two embeddings).
+* the whole module becomes a unit if one of the operands is an argument of the module (a residual
+  block, ``x + self.attention(x)``; cut inside, it would tie the whole chain of blocks to one
+  device);
+* otherwise these units are tied to one device (the sum of two embeddings).
 
-What else is between units runs where its first operand is. Of the model's inputs, those with
-fractions count as arguments too; whole numbers (indices, masks), and tensors made from nothing,
-are taken to be wherever they are needed, and counted where the first unit is. ``walking`` runs the
-model's own code to check the answer.
+All other ops between units run where their first operand is. Floating-point inputs of the model
+count as arguments too. Integer inputs (indices, masks) and new tensors are assumed to be wherever
+they are needed, and are counted where the first unit is. ``walking`` runs the model's own code to
+check the answer.
 
 Complexity: O(ops x depth of the modules).
 """

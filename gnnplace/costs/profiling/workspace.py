@@ -1,9 +1,9 @@
-"""Memory that ops and groups of ops need while they run, beside the tensors that leave them.
+"""Working memory of ops and groups of ops, besides the tensors that leave them.
 
-A group of ops runs one op after the other. What its ops make for each other is never a tensor of
-the grouped graph, and an op may need memory of its own: an update a temporary of the parameter's
-size, a product copies of operands without contiguous rows or columns, a convolution on a CPU copies
-of its operands in the layout that oneDNN computes in.
+The ops of a group run one after the other. Tensors between them are not part of the grouped graph,
+but need memory. A single op may need working memory too: an update needs a temporary of the
+parameter's size; a product copies operands whose rows and columns are not contiguous; a convolution
+on a CPU copies its operands into oneDNN's layout.
 """
 
 from __future__ import annotations
