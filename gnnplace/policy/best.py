@@ -1,16 +1,18 @@
 """``best``: the default placer. The portfolio's constructions, the learned placer and annealing.
 
-The constructions come first, then the learned placer's first choice, which starts from them too.
-Then its local search (on groups of ops too, where there are many) and annealing go on by turns from
-the best of all, each in cycles that grow longer, so that more time only goes on where less was cut
-off. Within a budget constructions run in their quick variants first, and as they are once the
-search has done ``WHOLE_BEGIN``: they take more than half of the constructions' time. It keeps the
-best by simulated step time and says who found it; ``single`` is among the constructions, so nobody
-gets worse than one device.
-On a large problem that the learned placer searches on narrow groups, all of the time but that of a
-few constructions is the learned placer's: annealing of the whole graph finds little there. These
-are the ones that take one list schedule; of micro-batches whose groups have a start that fits,
-``single`` alone (on twelve such problems the best of the others was 1.4 to 4.5 times as long).
+The constructions run first, then the learned placer's first choice, which also starts from them.
+Then the learned placer's local search (on large problems also on groups of ops) and annealing take
+turns from the best placement so far. Their cycles grow longer, so that a larger budget only
+continues where a smaller one stops. With a budget, the constructions first run in quick variants;
+in full, which takes more than half of their time, they run after the search has done
+``WHOLE_BEGIN``. The best placement by simulated step time is the answer, with the name of the
+method that found it. It is never worse than one device, because ``single`` is a construction.
+
+On a large problem that the learned placer searches on narrow groups, annealing of the whole graph
+finds little, so the learned placer gets all of the time except that of a few constructions: those
+that take one list schedule. If there are micro-batches and some start on groups fits into memory,
+this is only ``single`` (on twelve such problems the best of the others was 1.4 to 4.5 times as
+long).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training cards: what a network was trained and validated on, in a file beside its weights.
+"""Training cards: files beside a network's weights that list what it was trained and validated on.
 
 Training writes the card (``Learner``), ``gnnplace bench`` reads it: whether a problem was seen by a
 placer follows from the card, the problem's digest, its graph and its family.

@@ -1,9 +1,9 @@
 """The first answer of ``gnnplace place``: a placement that runs, while kernels are compiled.
 
-Without compiled kernels the search begins a minute late. Meanwhile a process beside it places the
-problem in plain Python (``NUMBA_DISABLE_JIT``): on one device if that fits, or else in chunks, or
-else repaired, each as the placers of these names do it. It writes the placement and says so; what
-the search finds replaces it. Where the kernels are there already, nothing of this happens.
+Without compiled kernels the search begins a minute late. Meanwhile a second process places the
+problem in plain Python (``NUMBA_DISABLE_JIT``): on one device if that fits, otherwise in chunks,
+otherwise repaired, with the placers of these names. It writes the placement and prints a line; the
+result of the search replaces it. If the kernels are compiled already, none of this happens.
 Complexity: a handful of simulations in Python, tens of microseconds an op each.
 """
 

@@ -1,23 +1,23 @@
 """``learned``: the policy as a placer.
 
-With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), the best few are
-refined by passes (``passes``), and the best by simulation stays. Instead of a decode the policy can
-improve a placement (``improving``). A budget goes on with a local
-search from there (``search``). Complexity: near-linear in the graph for each decode, pass and
-move.
+With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``); the best few are
+refined by passes (``passes``), and the best by simulation is the answer. Instead of decoding, the
+policy can improve a given placement (``improving``). With a budget, local search continues from
+there (``search``). Complexity: near-linear in the graph for each decode, pass and move.
 
-The graph network decodes as well: it is run once a problem, then its decoder walks greedily for
-the number of devices that it chose and for each other one above one, then with Gumbel noise, so
-that each further walk is a draw from the softmax of its scores, for each number in turn.
+The graph network decodes as well. Its encoder runs once a problem. Its decoder walks greedily, for
+the number of devices that the network chose and for every other number above one; then it draws
+from the softmax of its scores (by Gumbel noise), for each number in turn.
 
-On a small problem three cuts of the placers room are starts too, and all starts are halved
-(``passes``); the answer is no worse than that of the decodes under aims alone. With a budget the
-network is not asked there, since a search finds as much in its time, and cuts are starts where a
-quarter of the budget is not over yet. On a large problem a search sees little of the graph, and
-the network's starts pay with a budget too (docs/learned.md has the figures).
+On a small problem three cuts of the placers room are starts too, and all starts go through
+successive halving (``passes``); the answer is never worse than that of the decodes under aims
+alone. With a budget the network is not used on small problems, because a search finds as much in
+the same time, and the cuts are starts only if less than a quarter of the budget has passed. On a
+large problem a search sees little of the graph, so that the network's starts pay with a budget too
+(docs/learned.md has the figures).
 
-A large problem with narrow groups is searched on those (``placers.narrow``). When the groups have
-nothing more to give, the whole graph is decoded and searched by turns with them.
+A large problem with narrow groups is searched on those (``placers.narrow``). When that search no
+longer improves, decodes and searches of the whole graph take turns with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``PlacementPolicy``: what the learned placer learned, as parameters that training moves.
+"""``PlacementPolicy``: the weights of the learned placer as parameters of torch, for training.
 
 Saved as safetensors and JSON. Placers read the same files as arrays (``weights``).
 """

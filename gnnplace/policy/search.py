@@ -1,28 +1,29 @@
 """Anytime search of the learned placer: cycles from the best, and groups of ops beside them.
 
-A cycle starts from the best placement so far, cools from one temperature to another, and has a
-habit of moving (``annealing.Habit``): cold with new orders, warm, or hot in a fixed order as
-annealing is. Temperatures start an order of magnitude below annealing's: a good start is worth
-keeping. Warm and hot cycles are worth it as soon as a cycle has some moves for every unit. Where
-there are few units a cycle soon has a thousand moves for each; then some melt everything and give
-every move an order of its own, since the best may be far from all that is nearly as good. Each kind
-gets a cycle; then the kind that found the best placement last goes on, and every third cycle is one
-drawn at random. What a long cycle has found is refined by passes.
+A cycle of annealing starts from the best placement so far, cools from one temperature to another,
+and has a ``Habit`` (see ``annealing``): cold with new orders, warm, or hot in a fixed order like
+the annealing placer. Temperatures start an order of magnitude below that placer's, to keep a good
+start. Warm and hot cycles are used as soon as a cycle has several moves for every unit. With few
+units a cycle soon has a thousand moves for each; then some cycles start hot enough to forget the
+placement and give every move an order of its own, because the best placement may be far from all
+good ones. First each kind of cycle runs once. After that the kind that last found a new best
+continues, and every third cycle is of a random kind. The result of a long cycle is refined by
+passes.
 
-Where a transfer takes longer than an op, a move of one op gains nothing until its neighbours have
-followed, and a search on ops stays near its start. So a problem of some size gets a second search,
-on ``GROUPS`` groups (``placers.search.coarse_problem``), from decodes of its own. What it finds is
+If a transfer takes longer than an op, moving one op gains nothing until its neighbours have moved
+too, so that a search on ops stays near its start. Larger problems therefore get a second search, on
+``GROUPS`` groups (``placers.search.coarse_problem``), with its own decodes. Its results are
 projected in the order in which the groups start, justified, and offered to the search on ops. It
-begins once that has cost ``BEGUN``, so that short budgets are the ops' alone, and gets a share of
-the moves times ops: ``LEADING`` as long as its last placement was the best of all, ``FOLLOWING``
-else. The scheme is multilevel search by turns, as in ``coarse-annealing``.
+begins after the search on ops has done ``BEGUN`` work, so that short budgets belong to the ops, and
+gets a share of the work (moves times ops): ``LEADING`` while its last placement was the best of
+all, otherwise ``FOLLOWING``. The scheme is multilevel search by turns, as in ``coarse-annealing``.
 
-Where the batch is cut and memory is tight, a problem of some size gains from moves of whole chunks
-(``placers.narrow``), or from moves of ops, and which is not known before. So both have their turn
-(``NarrowBeside``): the search on narrow groups does ``SHARE`` of the work of that on ops, and
-offers what it expanded.
+If the batch is split into micro-batches and memory is tight, larger problems gain either from moves
+of whole chunks (``placers.narrow``) or from moves of ops, and it is not known in advance from
+which. So both take turns (``NarrowBeside``): the search on narrow groups does ``SHARE`` of the work
+of the search on ops, and offers its expanded placements.
 
-Turns depend on what was done, never on the budget.
+Turns depend on the work done, never on the budget.
 Complexity: one coarsening, then as ``annealing`` and ``placers.narrow``.
 """
 

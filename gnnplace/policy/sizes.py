@@ -1,8 +1,8 @@
 """``--microbatches auto``: the number of micro-batches and the placement, found together.
 
-Every size is captured and profiled by itself: small batches run less efficiently, so the work grows
-with their number while the pipeline fills better. Each size is placed with the whole budget; one
-whose lower bound is above the best step found so far is not.
+Every size is captured and profiled by itself, because small batches run less efficiently: with more
+micro-batches the pipeline fills better, but the work grows. Each size is placed with the whole
+budget, unless its lower bound is above the best step so far.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the learned placer learned, as arrays: read, and run, without torch.
+"""The weights of the learned placer as arrays, which are read and used without torch.
 
 Decoder and refiner score candidate devices by weighted sums of features (``decode.kernels``,
 ``refine.refining``). The weights begin as a prior (earliest finish, or the plan's device where

@@ -1,18 +1,19 @@
-"""Aims: what a decode is asked for, and all that a problem can be decoded under.
+"""Aims: the settings of a decode, and the list of all settings for a problem.
 
-An **aim** is a traversal order, a number of devices, a number of rounds (runs of consecutive work a
-device) and what the decoder leans to. The first of the list are tried.
+An **aim** is a traversal order, a number of devices, a number of rounds (runs of consecutive work
+on a device) and the decoder's preference. The first aims of the list are tried.
 
-Chunk plans: where a pipeline of so many devices and rounds would cut the units.
+Chunk plans: the cuts of the units for a pipeline with a number of devices and rounds.
 
-Formulation: units in the order of ``WalkGraph.unit_order`` are cut into k r chunks, chunk c for
-device c mod k; a chunk costs its work there or the transfers over its two cuts, whichever is more,
-and a little of the other, and much for bytes that do not fit. The plan has the
-least greatest cost of a chunk: V(c, j) = min over i <= j of max(V(c - 1, i), cost of i..j), the
-bottleneck partition of PipeDream (Narayanan et al., 2019). Deviations: transfers at the cluster's
-mean link; of many units, the cheapest cut of each of ``MOST_CUTS`` stretches of equal work alone.
-Where memory is tight and nothing is pipelined, costs add up instead: the fewest transfers that fit.
-The decoder sees the plan as a feature; it is a hint, and the policy may leave it.
+Formulation: units in the order of ``WalkGraph.unit_order`` are cut into k r chunks; chunk c is for
+device c mod k. A chunk costs the larger of its work there and the transfers over its two cuts, plus
+a little of the smaller, plus a large penalty on bytes that do not fit. The plan minimises the
+largest cost of a chunk, V(c, j) = min over i <= j of max(V(c - 1, i), cost of i..j): the bottleneck
+partition of PipeDream (Narayanan et al., 2019). Deviations: transfers use the cluster's mean link;
+if there are many units, only the cheapest cut of each of ``MOST_CUTS`` stretches of equal work is
+considered. If memory is tight and nothing is pipelined, costs are added instead, which gives the
+fewest transfers that fit. The plan is a feature that the decoder sees; the policy need not follow
+it.
 Complexity: O(edges + k r MOST_CUTS^2).
 """
 

@@ -1,7 +1,7 @@
-"""The decoder's partial schedule: what it holds, which devices are open, how decisions change it.
+"""The decoder's partial schedule: its contents, candidate devices, and updates after a decision.
 
-``kernels`` says what a decision sees of it and how it is made. Refinement's passes share what is
-booked of a schedule (``Booked``) and how an input comes to a device (``foresee``, ``bring``).
+``kernels`` has the features and the rule of a decision. Passes of refinement share the booked part
+of a schedule (``Booked``) and the arrival of inputs at a device (``foresee``, ``bring``).
 Complexity: ``candidates`` O(D flows of the unit), ``book`` O(inputs of the op).
 """
 

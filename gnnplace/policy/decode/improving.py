@@ -1,19 +1,19 @@
-"""The improvement walk: a placement that is there, each unit's device decided anew in an order.
+"""The improvement walk: decides the device of every unit of a given placement again, in some order.
 
 Formulation: every unit has a device from the start. A walk visits ops in a traversal order. At the
-first op of a unit, the unit leaves its device, and the decoder chooses among all candidates given
-the present devices of all other units. What it sees are the features of ``kernels.observe``: loads,
-memory, transfers and neighbours count all other units, and times are those of the present
-placement, booked anew up to the unit's first op. The unit goes back to its device unless another
-one's score is more than ``stay`` better. The walk of Placeto (Addanki et al., NeurIPS 2019) and of
-Wang et al. (2022, arXiv 2201.09676) is of this kind; their policy is a network that sees the start
-times of all ops. The best placement by simulation is where the next walk begins, as in theirs, but
-it is simulated once a walk and not after every visit.
+first op of a unit, the unit is removed from its device, and the decoder chooses among all candidate
+devices, given the present devices of all other units. It sees the features of ``kernels.observe``:
+loads, memory, transfers and neighbours count all other units, and times are those of the present
+placement, booked up to the unit's first op. The unit moves only if another device's score is more
+than ``stay`` better. The walks of Placeto (Addanki et al., NeurIPS 2019) and of Wang et al. (2022,
+arXiv 2201.09676) are of this kind; their policy is a network that sees the start times of all ops.
+As in theirs, the next walk begins from the best placement by simulation; but here a placement is
+simulated once a walk, not after every visit.
 
-Ops are booked by upward rank whatever the order of the visits, so that a producer's time is always
-known. Orders that the decoder finds as it constructs (``in-time``, ``earliest-start``) need a
-partial placement, and are refused. Complexity: O(visits * (m + inputs)) a walk in the worst order;
-one that visits by upward rank is as quick as a decode, since bookings go on from the visit before.
+Ops are booked by upward rank, whatever the order of visits, so that a producer's time is always
+known. Orders that are found during construction (``in-time``, ``earliest-start``) need a partial
+placement and are refused. Complexity: O(visits * (m + inputs)) a walk in the worst order; a walk by
+upward rank is as quick as a decode, because each visit continues the bookings of the one before.
 """
 
 from __future__ import annotations

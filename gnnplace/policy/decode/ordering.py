@@ -1,8 +1,8 @@
 """Ordering the ops of decided devices: justified list schedules, the best by simulation.
 
-Formulation: a few schedules are made first and justified: read backwards, a schedule gives every
-op's distance to the end, with queues and all, and list scheduling by that distance is the order
-(``simulation.list_scheduling.justify``). Complexity: some four list schedules.
+Formulation: a few schedules are made and justified (``simulation.list_scheduling.justify``): the
+schedule of the reversed graph gives every op's distance to the end, including queues, and list
+scheduling by this distance gives the order. Complexity: some four list schedules.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Which op a walk visits next, where it goes with time and not in a fixed order.
+"""The op that a walk visits next, for walks that follow the schedule instead of a fixed order.
 
 * ``IN_TIME``: the op whose inputs are finished first.
-* ``EARLY``: the op that could start first on any device, as ETF chooses (Hwang et al., 1989).
-  Starts only ever become later, so the heap keeps bounds: the first op's is computed anew, and it
-  goes back if it is no longer the first. No op starts before some device is free: those whose
-  bounds are not later than that stand in a heap by rank, and the first that can start then is the
-  one. Where ops go back too often all the same (``REFRESHED`` times an op, and ``SPARE`` times
-  beside), the first in that heap is taken.
+* ``EARLY``: the op that could start first on any device, as in ETF (Hwang et al., 1989). Earliest
+  starts never decrease, so the heap has lower bounds: the bound of the first op is recomputed, and
+  the op is put back if it is no longer first. No op can start before some device is free. Ops whose
+  bounds are not later than that are in a second heap, by rank; the first of them that can start
+  then is taken. If ops are put back too often (``REFRESHED`` times an op plus ``SPARE``), the first
+  of the second heap is taken.
 
-Among equals the earlier one in the order of the aim. Complexity: O(log m + D inputs) an op, times
+Ties go to the earlier op in the aim's order. Complexity: O(log m + D inputs) an op, times
 ``REFRESHED``.
 
-On a large graph ``approach`` asks memory for what the walk will read soon (``graph.ahead``). The op
-after the visited one is known: the next of a fixed order, or the first in the queue of ops that are
-due, where one of the two behind it mostly follows. Of those two the places of what they need are
-asked for, of the next one what stands there: its inputs, neighbours and consumers, all over memory.
-No decision depends on it. Complexity: O(inputs + flows) an op.
+On a large graph ``approach`` prefetches what the walk will read soon (``graph.ahead``). The op
+after the visited one is known: the next of a fixed order, or the first of the queue of due ops,
+which one of the two entries behind it mostly follows. For these two the addresses of their data are
+prefetched, for the next op the data: its inputs, neighbours and consumers, which are scattered in
+memory. No decision depends on this. Complexity: O(inputs + flows) an op.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``Walk``: what the decoder walks, a problem as flat arrays in one of two directions.
+"""``Walk``: a problem as flat arrays that the decoder walks in one of two directions.
 
 The decoder decides one device for each placement unit. It visits ops; where an op's unit has no
 device yet, that is a decision; the op is then booked on its device, so that the next decision sees

@@ -1,21 +1,21 @@
-"""Clusters of units, coarser and coarser: what would exchange much with the rest if it were parted.
+"""Nested clusters of units that exchange much with each other, at several levels.
 
 Formulation. Two clusters that exchange e seconds of transfers and have a and b seconds of work gain
-at most min(a, b) by running side by side, and pay e. Pairs are united in the order of e / min(a, b)
-from the greatest, as long as no cluster outgrows ``SLACK`` times an even share of all work among as
-many clusters as are aimed at: after each of a few passes what clusters exchange is summed anew.
-Aims are halved until two are left, and the clusters of some aims are kept, so levels are nested. A
-cluster without neighbours, or with too much work, stays alone. Multilevel agglomeration as of
-METIS (Karypis and Kumar, 1998), without its matching and its refinement.
+at most min(a, b) by running at the same time on two devices, and pay e. Pairs are merged by
+descending e / min(a, b), as long as no cluster has more than ``SLACK`` times its even share of all
+work among the target number of clusters. After each of a few passes the exchanges between clusters
+are summed again. The target is halved until it is two, and the clusters at some targets are kept,
+so that levels are nested. A cluster without neighbours, or with too much work, is not merged. This
+is multilevel agglomeration as in METIS (Karypis and Kumar, 1998), without its matching and its
+refinement.
 
-Deterministic; ties go to the unit that is earlier by ``WalkGraph.unit_order``.
-Complexity: O(E log E log U), mostly O(E log E) since edges within clusters are dropped.
+Deterministic; ties go to the unit that is earlier in ``WalkGraph.unit_order``.
+Complexity: O(E log E log U), mostly O(E log E), since edges within clusters are dropped.
 
-What devices hold of each cluster while the GNN walks, and the features that say so.
-
-Beside the features of ``policy.decode`` a candidate device has four of each level: the share of the
-unit's cluster that it holds, the share that is decided at all, the share of the cluster's transfers
-with others that lead to the device, and what such transfers to all other devices would take over
+Features of clusters, during the walk of the GNN's decoder. Besides the features of
+``policy.decode``, a candidate device has four for each level: the share of the unit's cluster that
+is on it, the share of the cluster that is placed at all, the share of the cluster's transfers with
+other clusters that lead to the device, and the seconds of such transfers to all other devices over
 the cluster's work. Complexity: O(NUM_LEVELS * (D + neighbours)) a decision.
 """
 

@@ -1,12 +1,12 @@
-"""Encoders of one's own: described in a checkpoint, made from that, and tried before they train.
+"""Encoders of users: described in a checkpoint, made from that, and tried before training.
 
 A description is what Lightning's recipes write: ``class_path`` and ``init_args``, whose values are
 plain, or descriptions of classes that the encoder makes its layers of. An encoder is tried on two
 tiny graphs, together and alone: that gives the width of its states, and finds a layer without
 ``edge_dim``, shapes that do not fit, and states that depend on other graphs of the batch.
 
-A checkpoint that names a class has it imported, which runs code. Classes of this package, of torch
-and of PyTorch Geometric are made as they are, and so is what lies in the working folder; any other
+If a checkpoint names a class, loading it imports that class, which runs code. This is allowed for
+classes of this package, of torch, of PyTorch Geometric and of the working folder; for any other
 only within ``trusting``.
 """
 

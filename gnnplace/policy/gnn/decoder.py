@@ -1,20 +1,19 @@
 """The GNN's decoder in torch: a sequence model over the walk that scores candidate devices.
 
-At each decision the score of a device is a small network on four things: what the encoder says of
-the op, what is known of the device before anything is placed, the features of the device in the
-partial schedule, and the device's *memory*, the sum of what the encoder says of the ops that were
-decided to be there (a recurrent state that only adds). The mean over all candidates is a context
-for each. There is no prior: parameters begin at random, and no feature is added to a score.
+At each decision the score of a device is a small network on four inputs: the encoder's state of the
+op, features of the device that do not depend on the placement, features of the device in the
+partial schedule, and the device's *memory*, the sum of the encoder's states of the ops placed there
+(a recurrent state that only adds). The mean over all candidates is a context for each. There is no
+prior: parameters begin at random, and no feature is added to a score.
 
 ``kernels`` walks with the same scores in numba, for inference and for drawing samples.
 
-The first decision, made once for the whole graph, is how many devices are used (``DeviceCount``): a
-score of each number of devices in ``device_limits``, from the mean and the greatest of the
-encoder's states. The walk then uses no more devices than the number of the greatest score
-(``Goal.limit``), which the decoder sees among its features. A branch gains as a whole by leaving a
-device, its single ops do not: where each op decided that for itself, a network that would leave
-with a probability of 40 % never left. Decided once, later decisions know that devices are to be
-left.
+The first decision, made once for the whole graph, is the number of devices (``DeviceCount``): each
+number in ``device_limits`` gets a score from the mean and the maximum of the encoder's states. The
+walk then uses at most the number with the highest score (``Goal.limit``), which the decoder sees
+among its features. This matters because a branch gains by moving to another device only as a whole.
+When every op decided for itself, a network that would move with a probability of 40 % never moved.
+With the number decided first, later decisions know that other devices are to be used.
 """
 
 from __future__ import annotations

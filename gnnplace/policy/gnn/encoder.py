@@ -1,15 +1,15 @@
 """The encoder: message passing over the graph in both directions, with long-range pooling.
 
-Each layer adds to an op's state what a small network makes of it, of the mean of its producers'
-messages, of the maximum of its consumers' messages, of the mean of the ops at about the same place
-in the graph (a bucket of the work before it) and its neighbouring buckets, of the whole, and of the
-means of its clusters of two levels.
+Each layer adds to an op's state the output of a small network. Its inputs are the op's state, the
+mean of its producers' messages, the maximum of its consumers' messages, the mean over its bucket
+(ops with about the same work before them) and the neighbouring buckets, the mean over the graph,
+and the means over its clusters of two levels.
 
     x' = x + U [y, mean_in m(y), max_out m(y), conv(bucket means), graph mean, cluster means]
     m(y_j, e_ij) = relu(W y_j + V e_ij),  y = LayerNorm(x)
 
-What ops of a bucket, graph or cluster share is multiplied with its part of U once a group, not once
-an op: 1.3 times as fast in training. An encoder takes what PyG calls a batch: ``x``,
+The mean of a bucket, graph or cluster is multiplied by its part of U once a group, not once an op,
+which makes training 1.3 times as fast. An encoder takes what PyG calls a batch: ``x``,
 ``edge_index``, ``edge_attr``, ``batch`` and ``num_graphs``, and here ``bucket`` and ``clusters``.
 One problem is ``EncoderInputs``, which has the same names, so that placing imports torch alone: to
 import PyG takes seconds. ``policy.gnn.pyg`` has the same layer over its ``MessagePassing``, for

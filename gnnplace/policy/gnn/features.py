@@ -1,7 +1,7 @@
-"""What the GNN sees beside the features of partial schedules: ops, clusters, messages, devices.
+"""Features of the GNN that do not depend on the placement: of ops, clusters, messages and devices.
 
-Times are in units of the mean op, bytes in units of what all ops keep, so that the network does not
-depend on how fast the machine is.
+Times are in units of the mean op time, and bytes in units of the state of all ops, so that the
+network does not depend on the speed of the machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The GNN's decoder in numba: the score of each candidate device, and whole decodes.
 
-The partial schedule, its features and the candidates are those of ``policy.decode``: what is known
-of a device when a unit is to be decided; ``held`` adds what the device has of the unit's clusters.
-No feature is added to a score; the network alone says what it makes of them. ``decoder`` has the
-same scores in torch, for learning.
+The partial schedule, its features and the candidates are those of ``policy.decode``; ``held`` adds
+the share of the unit's clusters that is on the device. All features are inputs of the network; none
+is added to a score. ``decoder`` has the same scores in torch, for learning.
 
 Complexity of a decode: O(D * (m + inputs + flows + decisions * H * (F + K + H))).
 """

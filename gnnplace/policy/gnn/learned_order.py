@@ -1,11 +1,10 @@
 """The learned traversal order: of the ready ops, the walk takes the one of highest priority.
 
-The paper's system chooses the order beside the devices. Here an op's priority is a number that a
-linear head makes of the encoder's state, added to ``SHARPNESS`` times the share of ops that come
-after it in a base order, upward rank unless another is named; the head begins at zero, so the order
-begins as the base, or where that does not list producers first, as near to it as one is that does.
-A draw takes
-each op with the softmax of the ready ops' priorities (Plackett-Luce over ready ops):
+An op's priority is the output of a linear head on the encoder's state, plus ``SHARPNESS`` times the
+share of ops that come after it in a base order (upward rank, unless another is named). The head
+begins at zero, so that the order begins as the base order; if that does not list producers first,
+as the nearest order that does. A draw takes each op by the softmax of the ready ops' priorities
+(Plackett-Luce over ready ops):
 
     log p(order) = sum over steps of (priority(chosen) - log sum over ready ops of exp(priority))
 

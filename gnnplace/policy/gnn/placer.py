@@ -1,13 +1,13 @@
 """``gnn``: the network decides every device, one after the other in a traversal order.
 
-Wang et al. (2022, arXiv 2201.09676) decide in a traversal order too, but improve a placement that
-is there; this network constructs one. Without a budget this is one greedy decode: no other
-placement is compared with it and nothing is refined. With a budget a first answer comes first: a
-greedy decode for each number of devices and a few draws from the softmax of the same scores, the
-best three refined by the passes of the learned placer (``policy.refine.passes``). Then further
-placements are drawn until the time is up, for each number of devices in turn, some with noise that
-clusters share; the best by simulation stays. Devices that lack memory, a link or a kind, or that
-pins exclude, are no candidates. Sequences are by justification (``policy.decode.ordering``).
+Wang et al. (2022, arXiv 2201.09676) also decide in a traversal order, but improve an existing
+placement; this network constructs one. Without a budget the answer is one greedy decode, without
+comparison or refinement. With a budget there is a first answer: one greedy decode for each number
+of devices and a few draws from the softmax of the same scores, of which the best three are refined
+by the passes of the learned placer (``policy.refine.passes``). Then placements are drawn until the
+time is up, for each number of devices in turn, some with noise that is shared within clusters; the
+best by simulation is kept. Devices are not candidates if they lack memory, a link or the op's kind,
+or if pins exclude them. Sequences come from justification (``policy.decode.ordering``).
 Complexity: O(D * decisions * H^2 + D * edges) a decode.
 """
 

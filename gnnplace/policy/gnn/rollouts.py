@@ -1,13 +1,12 @@
-"""Decoding one problem with the GNN: the greedy decode, samples, and what the network saw.
+"""Decoding one problem with the GNN: the greedy decode, samples, and the inputs of each decision.
 
-The devices of a decode are the network's alone. Their sequences are by justification
-(``policy.decode.ordering``), as those of the learned placer.
+Only the network decides the devices of a decode. Sequences come from justification
+(``policy.decode.ordering``), as for the learned placer.
 
-Gumbel noise on the scores makes the highest one a draw from the softmax. Where each decision has
-its own, hundreds of decisions never all go the same way by chance; shared noise tries whole
-clusters on a device: of a random level, ``SHARED`` times a cluster's noise and ``OWN`` times the
-unit's own. Such draws are no samples of the network's distribution, but any placement may be a
-label.
+With Gumbel noise on the scores the highest score is a draw from the softmax. If each decision has
+independent noise, hundreds of decisions never agree by chance. Shared noise moves whole clusters to
+a device: for a random level, the noise is ``SHARED`` times the cluster's plus ``OWN`` times the
+unit's. Such draws are not samples of the network's distribution, but any placement can be a label.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Passes of refinement over decoded placements: the second half of what the policy does first.
+"""Passes of refinement over decoded placements: the second half of the policy's first choice.
 
-The best few decodes go through a round of passes each, the best of them through more. In a round
-bold passes come first: a bold pass moves only what promises much, a meek one whatever promises
-anything. Passes forwards and backwards take turns; one that does not make the step faster is
-forgotten. Rounds end when one changes nothing. Where there are many starts they are halved: a meek
-pass each way over the best sixteen, a round over the best four of these, the others over the best.
+The best few decodes go through one round of passes each, the best of them through more. A round
+begins with bold passes, which make only moves with a large expected gain; then come meek passes,
+which make every move with an expected gain. Forward and backward passes alternate; a pass that does
+not make the step faster is undone. Rounds end when one changes nothing. Many starts go through
+successive halving: a meek pass in each direction for the best sixteen, a round for the best four of
+these, all other rounds for the best.
 Complexity: two to five dozen passes, each near-linear in the graph.
 """
 

@@ -1,6 +1,6 @@
-"""What refinement walks with: units, the previous placement, the schedule of a pass so far.
+"""The state of a pass of refinement: units, the previous placement, the schedule so far.
 
-``refining`` says what a pass is. Complexity of a booking: O(inputs); of the rest O(n + units).
+``refining`` describes a pass. Complexity: O(inputs) a booking, O(n + units) for everything else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Layers of a captured model on a mesh of devices: what can be split, and into which layouts.
 
 A configuration of an operation gives each dimension of the mesh a label of the operation, or none.
-It says which devices hold which part, so what is moved
-between two layers is known and not assumed. Everything that it says, DTensor's placements can.
+It determines which device holds which shard, so that the exchanges between two layers are known
+exactly. Every configuration can be expressed by DTensor's placements.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The search for the best configurations of a captured model on a mesh, as a ``ShardingProblem``.
 
-A node for every operation; besides, for every value that several operations read, a node for the
-layout in which they share it, so that what is gathered once is counted once; and one for the home
-of every parameter that several operations read, such as a table that embedding and head share.
+The problem has a node for every operation. For every value that several operations read it has a
+node for the layout in which they share it, so that one gather is counted once. For every parameter
+that several operations read, such as a table shared by embedding and head, it has a node for the
+layout in which the parameter is stored.
 
-Beside it (``ddp_parts``), what data parallelism costs as PyTorch's DDP does it. Every device runs
-the whole step on its share of the batch, the largest share deciding, and the gradients of all
-parameters are added up by one all-reduce, on GPUs behind the backward pass (`exposed_seconds`, as
-for plans). Nothing else is exchanged: batch norms see their own
-share, and a call that no rule knows how to split needs none, since whole examples go through it.
-What does not depend on the inputs is done everywhere.
+``ddp_parts`` prices data parallelism as PyTorch's DDP does it, for comparison. Every device runs
+the whole step on its share of the batch, and the largest share decides. The gradients of all
+parameters are summed by one all-reduce, on GPUs behind the backward pass (`exposed_seconds`, as for
+plans). Nothing else is exchanged: batch norms see their own share, and calls that no rule can split
+need no rule, since whole examples pass through them. Calls that do not depend on the inputs run on
+every device.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The calls of torch functions that a model's forward pass makes, in order: its layers.
 
-Route: the forward pass runs once, on fake tensors where it can be, under a `TorchFunctionMode`,
-which sees `linear`, `scaled_dot_product_attention` or `cross_entropy` as one call each, wherever
-they stand (in a module or between modules). What a call computes in plain Python numbers is baked
-in, as in every trace; a change in place becomes a value of its own.
+The forward pass runs once, on fake tensors if possible, under a `TorchFunctionMode`. The mode sees
+`linear`, `scaled_dot_product_attention` or `cross_entropy` as one call each, in modules and between
+them. Plain Python numbers become constants, as in every trace; the result of an in-place change
+becomes a value of its own.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Layers of a recording that are alike, and the recording without those between first and last.
+"""Identical layers of a recording, and the recording without those between the first and the last.
 
-Route: of every call of a module that may be a repeated layer (`find_siblings`), the recorder notes
-what it got, what it returned and which calls it made. Two are alike where their modules are, and
-where these are equal one by one, with values named by where they come from. A layer may be left out
-of the proof where it is called once; gets tensors and plain data; reads nothing but these and its
-own parameters and buffers; changes none of them in place; returns all that others read; and does
-nothing that is no recorded call. O(calls + modules).
+For every call of a module that may be a repeated layer (`find_siblings`), the recorder notes its
+arguments, its results and the calls it made. Two layers are identical if their modules are, and if
+their calls are equal one by one, with values named by their origin. A layer may be left out of the
+proof if it is called once; takes only tensors and plain data; reads nothing but these and its own
+parameters and buffers; changes none of them in place; returns every value that others read; and
+does nothing except recorded calls. O(calls + modules).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Tensors between layouts, as DTensor redistributes them; autograd goes the way back.
+"""Moves tensors between layouts, as DTensor redistributes them; autograd moves gradients back.
 
-Layout changes that are one collective a mesh dimension are called directly: DTensor's
+Layout changes that are one collective a mesh dimension are called directly, because DTensor's
 redistribution of a small tensor takes two to three times as long on a CPU as the collective itself.
-An axis that two mesh dimensions cut is cut by the first of them, its parts by the second. What is
-not plain (an axis exchanged for another, the first of two cuts undone alone) is left to it; groups
-of several axes go by whole tensors, since it gets these wrong on two dimensions (torch 2.13).
+An axis that two mesh dimensions shard is split by the first of them, and its shards by the second.
+Other changes (one axis for another, undoing only the first of two splits) are left to DTensor.
+Shards of groups of an axis are moved as whole tensors, because DTensor gets these wrong on two
+dimensions (torch 2.13).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Classes of configurations that a table does not tell apart.
+"""Classes of configurations that have equal rows in a table.
 
 A layer's neighbours see only how the tensor between them is laid out: all configurations of a
 convolution that lay its output out alike have equal rows in the table of the next layer. A table

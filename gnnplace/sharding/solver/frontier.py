@@ -1,14 +1,14 @@
-"""All strategies that no other beats in both time and memory (FT: Cai et al., 2020, 2004.10856).
+"""The Pareto frontier of strategies in time and memory (FT: Cai et al., 2020, arXiv 2004.10856).
 
-Formulation: the elimination of ``elimination.py`` with, in every cell, the list of points that no
-other point of the cell dominates; adding tables is the Minkowski sum of lists, taking out a node
-their union. What keeps the lists short:
+Formulation: the elimination of ``elimination.py``, where every cell has the list of its
+non-dominated points. Adding tables is the Minkowski sum of lists, and taking out a node is their
+union. Three rules keep the lists short:
 
 1. Supported points (``supported.py``) leave open a staircase of regions, one between two
    neighbours. A strategy outside of all regions is dominated by a supported one.
-2. For every weighing solved there, inside and outside costs (``tree.py``) bound what a
-   configuration, a pair of cells, or a partial point can become. What cannot be below the corner
-   of one region in all weighings is dropped (``kernels.py``).
+2. For every weighting solved there, inside and outside costs (``passes.py``) bound the complete
+   strategies of a configuration, a pair of cells, or a partial point. It is dropped if it cannot
+   be below the corner of any region in all weightings (``kernels.py``).
 3. With ``epsilon``, lists are thinned: of points close in time, the one with the least memory
    stays. Close is a share of the point's time and the least time of all the rest together, so
    replacing one by the other makes any strategy slower by at most that share. The product of the

@@ -1,8 +1,8 @@
 """Kernels of the frontier: lists of (time, memory) points for every cell of a table.
 
-A list is sorted by time, ascending, and memory falls strictly along it. ``origin`` of a point packs
-where it came from: the configuration of the node taken out, and the position in the list of either
-child. Lists of all cells lie one behind the other; list c is ``offset[c]:offset[c + 1]``.
+A list is sorted by ascending time, with strictly descending memory. ``origin`` of a point packs the
+configuration of the node that was taken out and the positions in the lists of both children. The
+lists of all cells are stored one after the other; list c is ``offset[c]:offset[c + 1]``.
 """
 
 from __future__ import annotations

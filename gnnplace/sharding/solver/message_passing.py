@@ -1,4 +1,4 @@
-"""Bounds of every configuration, and a good strategy, without large tables.
+"""A lower bound for every configuration, and a good strategy, without large tables.
 
 Sequential tree-reweighted message passing (TRW-S: Kolmogorov, 2006, "Convergent tree-reweighted
 message passing for energy minimization"): nodes in an order; a sweep takes each node's cost plus

@@ -1,4 +1,4 @@
-"""What weighted costs say about every part of an elimination.
+"""Lower bounds on the strategies that use a cell of an elimination's tables, for weighted costs.
 
 For one weighted cost, ``inside`` is the least cost of the steps below a table's cell and
 ``outside`` that of all the rest (the two passes of bucket-tree elimination: Kask, Dechter, Larrosa,

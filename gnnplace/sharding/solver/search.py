@@ -1,11 +1,11 @@
 """The best strategy: bounds discard most configurations, elimination proves the best of the rest.
 
-Small problems are eliminated as they are. In larger ones a few sweeps of message passing
-(``message_passing.py``) give a strategy and, for every configuration, the least that any strategy
-with it costs. What costs more than the strategy in hand can't be in the best one; what is left is
-small and is solved exactly (``elimination.py``). Where even that would take tables above the memory
-limit, the strategy in hand and the bound of all strategies are the answer, with their gap; a gap
-below 1e-9 of the cost is one of rounding, and the strategy proven.
+Small problems are eliminated directly. In larger ones a few sweeps of message passing
+(``message_passing.py``) give a strategy and, for every configuration, a lower bound on all
+strategies with it. Configurations whose bound exceeds the strategy's cost cannot be in the best
+one. The rest is small, and is solved exactly (``elimination.py``). If even that needs tables above
+the memory limit, the answer is the strategy and the bound on all strategies, with their gap. A gap
+below 1e-9 of the cost is due to rounding, and the strategy counts as proven.
 """
 
 from __future__ import annotations
