@@ -1,4 +1,4 @@
-"""Whether a run computes what it should: compared with one process, or walked without numbers.
+"""Checks of what a run computes: a comparison with one process, or a dry run without numbers.
 
 * `verify`, `reference_step`: a placed step against the same step in one process, tensor by tensor;
   `compare_with_whole_batch` compares it with eager PyTorch on the whole batch. `differences`,

@@ -1,12 +1,12 @@
 """`dry_run`: a placed program walked on tensors that claim to be on GPUs, without any GPU.
 
-Every worker does what `execute` and `compile` have it do: the same source of its device program,
+Every worker does the same as under `execute` and `compile`: the same source of its device program,
 the same binding of devices, the same tensors at the same places, messages in the same order. Only
-kernels, clocks and the memory that messages go through are stand-ins (`gnnplace.tracing.Claims`).
-So an op that mixes devices, a tensor that was not sent, and state in the wrong place are found
-without a GPU; what only the hardware can tell is left: numbers, seconds, memory, drivers.
+kernels, clocks and the memory of messages are stand-ins (`gnnplace.tracing.Claims`). So an op that
+mixes devices, a tensor that was not sent, and state in the wrong place are found without a GPU.
+Numbers, seconds, memory and drivers can only be checked on the hardware.
 
-Workers are threads that pass one baton on: who waits for a message lets the others run.
+Workers are threads of which one runs at a time: a worker that waits for a message lets another run.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 `verify` compares a run bit for bit with one process that runs the same captured ops, op by op
 (`reference_step`), on the same micro-batches. `compare_with_whole_batch` calls the user's own
 module once, on the whole batch. Sums have another order there, so that a tolerance applies. If it
-is exceeded, the module runs once more in double precision: the run may be off by a few times what
-eager PyTorch is off (a rectifier behind a batch norm of few examples computes badly in both). A
-module that draws random numbers draws those of the run, as its generator is seeded before each draw
-as the run's op is. Where its draws differ, nothing is compared, and the summary has the reason.
+is exceeded, the module runs once more in double precision, and the run's error may be a few times
+that of eager PyTorch (a rectifier after a batch norm of few examples is inaccurate in both). A
+module that draws random numbers draws those of the run, because its generator is seeded before each
+draw like that of the run's op. If its draws differ, nothing is compared, and the summary says why.
 """
 
 from __future__ import annotations

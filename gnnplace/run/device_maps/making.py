@@ -1,12 +1,12 @@
 """`device_map`: a placement as the device map that accelerate takes.
 
-It goes to ``accelerate.dispatch_model`` or ``from_pretrained(device_map=...)``. It is exact or
+The map is for ``accelerate.dispatch_model`` or ``from_pretrained(device_map=...)``. It is exact, or
 there is none: every op of a unit (``costs.profiling.grouping``) must be on the unit's device, in
-the backward pass too, and what stands between units must be where accelerate would run it. A
-placement that was searched by module is so.
+the backward pass too, and ops between units must be where accelerate would run them. Placements
+that were searched by module fulfil this.
 
-A GPU's number is that in its name where all GPUs have one (``gpu:1``, ``cuda:1``), else its place
-among the cluster's GPUs. A device map is one process's, which has one CPU.
+A GPU's number is the one in its name if all GPUs have one (``gpu:1``, ``cuda:1``), otherwise its
+index among the cluster's GPUs. A device map is for one process, which has one CPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that are measured: one placement, many placements as an objective, predictions against runs.
+"""Measured runs: of one placement, of many placements as an objective, and beside predictions.
 
 * `execute_placement`, `Executed`: a model run as placed, checked and kept in the store;
   `dry_run_placement` without devices, `eager_times` without a placement.

@@ -1,12 +1,12 @@
-"""`MeasuredObjective`: step times of placements by running them, for whoever optimises placements.
+"""`MeasuredObjective`: measured step times of placements, as an objective for optimisers.
 
-What counts is the shortest of a run's steps: what disturbs the machine makes steps longer. Where
-other programs had the cores in all steps of a run, it is the workers' own time that counts (the
-virtual clock), unless a clock is asked for; the result says so.
+The step time is the shortest step of a run, because disturbances only make steps longer. If other
+programs used the cores in all steps of a run, the workers' own time counts instead (the virtual
+clock), unless the caller asks for a clock; the result says which.
 
-A placement that fails (no memory, no link, a worker that dies, wrong numbers) is no crash but a bad
-step time. What the store of measurements has of the same placement on this machine is not run
-again, so that an optimisation that was stopped goes on where it was.
+A placement that fails (no memory, no link, a worker that dies, wrong numbers) does not raise but
+gets a bad step time. A placement that the store of measurements has for this machine is not run
+again, so that an interrupted optimisation continues where it stopped.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""From the workers' ticks to step times and timelines, by the wall clock and by a virtual one.
+"""Step times and timelines from the workers' ticks, by the wall clock and by a virtual clock.
 
-The virtual clock counts what no other process can slow down: each worker's own CPU time. Measured
-runs replay the step with the CPU times of ops and copies; a message is there one latency after its
-copy. Emulated runs simulate the step with the CPU times of the ops and the links of the problem.
+The virtual clock uses each worker's own CPU time, which other processes cannot extend. For measured
+runs it replays the step with the CPU times of ops and copies; a message arrives one latency after
+its copy. For emulated runs it simulates the step with the CPU times of the ops and the links of the
+problem.
 
-`StepStream` hands steps on while a run goes on, so that what was measured outlives the run.
+`StepStream` passes steps on during a run, so that they are kept even if the run fails later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`execute`: runs a placed program on workers and measures it.
 
-On several hosts every host but the first publishes the ticks of its workers; the first copies them,
-by its own clock, to where it would find them were they its own workers. A host that fails says so,
-and the others end with it.
+With several hosts, every host except the first publishes the ticks of its workers. The first host
+converts them to its own clock and copies them to where its own workers' ticks are. If a host fails,
+it reports the error and all hosts end.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""Cuts a captured program over devices: what each device runs, sends and receives, in order.
+"""Splits a captured program over devices: the ordered ops, sends and receives of each device.
 
-A device runs its sequence of problem ops; each is a segment: receive what it needs for the first
-time, run its members in program order, then send what it made, in order of value then target, as
-the simulated step does. Every (value, target device) is one message with a buffer of its own.
+A device runs its sequence of problem ops. Each is a segment: receive values that are needed for the
+first time, run the members in program order, then send the results, ordered by value and target, as
+in the simulated step. Every pair of a value and a target device is one message with its own buffer.
 
 Where several values that share memory (a tensor and its views) are made by one problem op and read
 on one other device, the tensor at their root travels once, and the receiver makes the views anew:
 a view costs nothing. So a problem op's values that share memory are one tensor of its problem (see
 ``gnnplace.costs.profiling.grouping``), and the run sends what the simulator counts.
 
-An op that only has to come after one on another device (a second run of a checkpointed region after
-the gradient that asks for it) gets a message of no bytes from there, a `signal`, unless what it
-reads tells it as much. Sends never wait for their receiver, so a run can only stop where the
-sequences contradict the program; `plan_execution` walks the plan once and refuses those.
+An op that must run after an op on another device without reading its result (recomputation of a
+checkpointed region, after the gradient that needs it) gets an empty message from there, a `signal`,
+unless its inputs already imply the order. Sends never wait for their receiver. So a run can only
+deadlock if the sequences contradict the program; `plan_execution` walks the plan once and refuses
+such sequences.
 """
 
 from __future__ import annotations

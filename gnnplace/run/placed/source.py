@@ -1,4 +1,4 @@
-"""Writes each device's part of a step as straight-line Python: nothing is decided while it runs.
+"""Writes each device's part of a step as straight-line Python, without decisions at run time.
 
 An op costs one call, a receive or send one call, a tick two reads of a clock. Values are freed
 after their last use. `LineMap` says which op a line of the generated source belongs to, so that a

@@ -1,7 +1,7 @@
-"""The problem that a placement is of, without measuring anything: only its structure matters.
+"""The problem of a placement file, by its structure alone and without measurements.
 
-Capturing the same model again gives the same groups, whatever they cost, so that a placement can
-be run from its file alone. The fingerprint in the file says whether it is the same.
+Capturing the same model again gives the same groups, whatever their costs, so that the file alone
+is enough to run a placement. The fingerprint in the file says whether the problem is the same.
 """
 
 from __future__ import annotations

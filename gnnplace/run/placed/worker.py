@@ -1,8 +1,8 @@
-"""What one worker does: makes its tensors, runs its part of every step, keeps the clocks.
+"""One worker of a run: it makes its tensors, runs its part of every step and records the clocks.
 
-A tick of its program stores two words, wall and CPU nanoseconds. Kernels of a GPU run behind the
-program, so there a tick records an event on the stream, and the words are filled in when the step
-is over.
+A tick of its program stores two words, wall and CPU nanoseconds. Kernels of a GPU run
+asynchronously, so there a tick records an event on the stream, and the words are filled in at the
+end of the step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a plan takes as a batch: the leaves of the example inputs, found again by their paths.
+"""Batches of a plan: they must have the leaves of the example inputs, at the same paths.
 
-A batch has the example's leaves at the same paths, in any order of names; where a loader makes
-lists of tuples they are taken as such. Tensors have the example's element types, and what is no
-tensor is equal to what stood there. Anything else is refused: a model called with it would compute
-what was not recorded.
+Names may be in any order, and lists instead of tuples are accepted, since loaders make them.
+Tensors must have the example's element types, and other leaves must be equal to the example's.
+Anything else is refused, because the model would compute something that was not recorded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The buffers that a forward pass changes: running statistics, queues, counters.
 
-Several micro-batches are in flight at once, and what is recomputed runs twice. So a pass works on
-copies of the buffers that the model's calls change, and writes them back when it ends: what it
-read, saved for its backward pass or sends to another stage stays as it was. A recomputed run of
-calls gets copies as the first run found them, and nothing of it is written back.
+Several micro-batches are in flight at the same time, and recomputed calls run twice. So a pass
+works on copies of the buffers that the model's calls change, and writes them back at its end.
+Values that it read, saved for its backward pass or sends to another stage stay unchanged.
+Recomputed calls get copies of the buffers as they were in the first run, and write nothing back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs a rank's row of actions: passes, and messages that keep their order on every channel.
 
-A receive is posted when its turn in the row comes and awaited by the pass that reads it; sends are
-awaited at the end of the step. What a stage hands to a stage on the same rank needs no message.
-Every stage's part of the graph begins at leaves of its own, so that its backward pass ends there.
+A receive is posted when its turn in the row comes, and the pass that reads it waits for it. Sends
+are waited for at the end of the step. Tensors between two stages of one rank need no message. The
+autograd graph of every stage begins at its own leaves, so that its backward pass ends there.
 """
 
 from __future__ import annotations

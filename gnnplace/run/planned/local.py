@@ -1,14 +1,14 @@
-"""Tensors of which this process has a part: numbers that are made of them are refused.
+"""Tensors of which this process has only a part: reductions over them are refused.
 
-Where a model is in parts (stages, shards, ZeRO) a process has some of its parameters, or a part of
-each. What goes element by element is right on parts: AdamW's step, `clip_grad_value_`, an average
-of weights. A norm, a sum or a largest element is this process's own, and who clips by it trains
-otherwise, without a word. So between steps parameters and gradients have a class of their own:
+When a model is split (into stages, shards or by ZeRO), a process has some of its parameters, or a
+part of each. Elementwise operations are right on parts: AdamW's step, `clip_grad_value_`, an
+average of weights. A norm, a sum or a maximum would only be that of this process, and clipping by
+it would silently train differently. So between steps parameters and gradients have special classes:
 
-* `Local`, parts that are trained here: what makes fewer elements than it reads is refused, and
-  what is made of them is `Local` too;
-* `Elsewhere`, tensors of the user's model in whose place parts are trained, here or on another
-  process: they tell what they are, and all that reads or changes them is refused.
+* `Local`, parts that are trained here: operations with fewer output elements than input elements
+  are refused, and all results are `Local` too;
+* `Elsewhere`, tensors of the user's model whose parts are trained in other tensors, here or on
+  another process: their metadata can be read, every other access is refused.
 
 Within the runner's calls, and within an optimizer's step, they are plain tensors again.
 """

@@ -1,20 +1,20 @@
-"""Parameters on one process: what passes compute with, what the optimizer updates, and gradients.
+"""Parameters of one process: leaves for the passes, parts for the optimizer, and gradients.
 
 A parameter of a stage is split over the shards as the plan says (`home`). Passes compute with this
-part, the *leaf*. Without ZeRO the optimizer updates the leaf itself. With ZeRO (Rajbhandari et al.,
-2020, arXiv 1910.02054) over r replicas it updates one of r equal runs of the leaf's elements, the
-*part*, padded with zeros; this is right for optimizers that treat every element alike (SGD, Adam,
-AdamW), not for those that look at whole matrices.
+shard, the *leaf*. Without ZeRO the optimizer updates the leaf itself. With ZeRO (Rajbhandari et
+al., 2020, arXiv 1910.02054) over r replicas it updates one of r equal runs of the leaf's elements,
+the *part*, padded with zeros. This is right for elementwise optimizers (SGD, Adam, AdamW), not for
+those that use whole matrices.
 
-* 0: gradients are added up over the replicas at the end of a step (all-reduce);
-* 1: every replica gets the sum of its part (reduce-scatter), and the parts of the leaf are gathered
-  before the next step;
-* 2: gradients are reduced after every backward pass and only parts of them kept;
-* 3: as 2, and the leaf's memory is freed between passes and filled by a gather before each.
+* 0: gradients are all-reduced over the replicas at the end of a step;
+* 1: gradients are reduce-scattered to the replicas' parts, and the leaf is all-gathered from the
+  updated parts before the next step;
+* 2: gradients are reduced after every backward pass, and only their parts are kept;
+* 3: as 2, and the leaf's memory is freed between passes and filled by an all-gather before each.
 
-A gradient that is a sum over shards is added up over them first; with ZeRO such a parameter, whole
-on every shard, has r t parts instead, over the t shards as well, unless several ranks hold it. One
-that several ranks hold is added up over these, at the end of the step, whatever ZeRO is.
+If a parameter is replicated over shards, its gradient is first summed over them. With ZeRO such a
+parameter has r t parts, over the t shards as well, unless several ranks hold it. The gradient of a
+parameter that several ranks hold is summed over them at the end of the step, for every ZeRO stage.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The forward pass of a stage on one process: its calls, one after the other.
 
-Without shards a call runs as it was recorded. Over shards each runs its part of it, by the same
-rules that priced it (`tracing.rules`), and tensors are brought into the layouts in which calls
-read them (`sharding.run.move`); what enters and leaves the stage is whole, or cut along its tokens
-or examples.
+Without shards a call runs as it was recorded. Over shards each process runs its shard of the call,
+by the same rules that priced it (`tracing.rules`), and tensors are moved into the layouts in which
+calls read them (`sharding.run.move`). Inputs and outputs of the stage are whole, or split along
+tokens or examples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`run_plan`: a plan on worker processes of this machine, or on those that torchrun started.
 
-Workers are supervised: one that dies, fails or makes no progress ends the run, with one line that
-names it and the action it was at. Nothing is written before all are done.
+Workers are supervised: if one dies, fails or makes no progress, the run ends with one line that
+names the worker and its current action. Nothing is written before all workers are done.
 """
 
 from __future__ import annotations

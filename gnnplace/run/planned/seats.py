@@ -1,4 +1,4 @@
-"""Which process does what: pipeline rank, replica and shard of every process, and their groups.
+"""The pipeline rank, replica and shard of every process, and their process groups.
 
 Processes are numbered as the plan lists devices: rank by rank, replica by replica, shard by shard.
 All processes make all groups, in one order, as `torch.distributed.new_group` needs it.

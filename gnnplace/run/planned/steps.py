@@ -1,9 +1,10 @@
 """A check that an optimizer's step on a process's part of the model is its step on the whole.
 
-A process has an optimizer of its own, over parameters of its stages or over parts of them. That is
-right for a step that goes element by element (SGD, AdamW, Lion), and another step where it looks at
-whole matrices (Muon, Adafactor, LAMB) or at all parameters (Prodigy). It is tried, on two small
-matrices with drawn gradients: an optimizer of both, beside one of each process's parts.
+Each process has its own optimizer, over the parameters of its stages or over parts of them. That
+gives the right step for elementwise optimizers (SGD, AdamW, Lion), and a different step for those
+that use whole matrices (Muon, Adafactor, LAMB) or all parameters (Prodigy). Which it is, is tried
+on two small matrices with random gradients: one optimizer for both, against one for each process's
+parts.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A plan run on processes of this machine, compared with the user's own model on one device.
+"""Compares a plan, run on processes of this machine, with the user's own model on one device.
 
-The one device runs the model as the user has it, eagerly, on the whole batch: nothing of it is
-taken from a recording. Only a step that draws random numbers or norms by the batch runs share after
-share, as gradient accumulation does, for the micro-batches of a plan draw and norm each by itself.
-Loss and gradients of a step are compared bit by bit, and where
-another order of sums makes other roundings, again in double precision, where these are 1e-16 and a
-fault does not hide among them. A plan in half precision must pass there and in its own precision,
-where a step that eager PyTorch itself computes badly is allowed as much, some times. Then both
-train with AdamW for some steps: losses are compared, not parameters, since Adam makes steps of 1e-4
-of gradients that are zero but for rounding.
+The one device runs the user's model eagerly on the whole batch; nothing comes from a recording.
+Only if the step draws random numbers or normalises over the batch does it run one micro-batch after
+the other, as gradient accumulation does, because each micro-batch of a plan draws and normalises
+by itself. Loss and gradients of a step are compared bit by bit. If they differ because sums have
+another order, they are compared again in double precision, where rounding errors of 1e-16 cannot
+hide a fault. A plan in half precision must pass there and in its own precision; there its error
+may be a few times that of eager PyTorch. Then both train with AdamW for some steps. Losses are
+compared, not parameters: Adam makes steps of 1e-4 even from gradients that are only rounding
+errors.
 """
 
 from __future__ import annotations

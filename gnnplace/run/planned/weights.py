@@ -1,15 +1,15 @@
-"""Weight gradients that wait (the W of a zero-bubble schedule), and the factor on the loss.
+"""Delayed weight gradients (the W of a zero-bubble schedule), and loss scaling.
 
-`linear` and `addmm` are replaced by a function whose backward pass makes the gradient of what it
-reads and puts the rest into a queue; emptying the queue later gives the gradients of weight and
-bias. The products are those that ATen's own backward pass makes, in its order, so that gradients
-are bitwise the same (Qi et al., 2024, arXiv 2401.10241, section 2 splits backward passes so;
-PyTorch's own `torch.distributed.pipelining._backward` walks the graph twice instead).
+`linear` and `addmm` are replaced by a function whose backward pass computes the gradient of its
+input and queues the rest; running the queue later computes the gradients of weight and bias. The
+products are those of ATen's own backward pass, in its order, so that gradients are bitwise equal
+(Qi et al., 2024, arXiv 2401.10241, section 2 splits backward passes in this way; PyTorch's own
+`torch.distributed.pipelining._backward` walks the graph twice instead).
 
 Gradients in half precision are kept from vanishing by dynamic loss scaling (Micikevicius et al.,
 2018, arXiv 1710.03740, section 3.2), with the constants of `torch.amp.GradScaler`: gradients that
-are not finite halve the factor and drop the step; so many steps without one double it. The factor
-is a power of two, so that it changes no digit.
+are not finite halve the factor and skip the step; a number of steps without any doubles it. The
+factor is a power of two, so that it changes no digit.
 """
 
 from __future__ import annotations

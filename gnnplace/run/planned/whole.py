@@ -1,10 +1,10 @@
-"""A model whose parameters are parts on many processes, whole on each for a while.
+"""Temporarily restores the whole parameters of a split model on every process.
 
-Passes of a plan run recorded calls on parts; between steps the user's model itself has leaves that
-are stale (ZeRO), freed (ZeRO 3), parts (shards) or gone to "meta" (other stages). `whole_weights`
-puts whole parameters and buffers, as a checkpoint has them, in their place on every process: each
-goes from the first process that holds it to all. It takes the memory of the whole model, and what
-is done to these copies is lost. Outside of it, calling such a model is refused (`refuse_parts`).
+Passes of a plan run recorded calls on parts of parameters. Between steps the leaves of the user's
+model are outdated (ZeRO), freed (ZeRO 3), shards, or on "meta" (other stages). `whole_weights`
+replaces them by whole parameters and buffers, as in a checkpoint, on every process; each is sent
+from the first process that holds it. This takes the memory of the whole model, and changes of these
+copies are lost. Otherwise calling such a model is refused (`refuse_parts`).
 """
 
 from __future__ import annotations

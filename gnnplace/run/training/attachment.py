@@ -1,9 +1,9 @@
-"""The loop's own model and optimizer, tied to the memory of the workers.
+"""Connects the training loop's model and optimizer with the memory of the workers.
 
 Parameters, buffers and optimizer state become views of the memory that the workers share, so that
-looking at them, evaluating the model and saving it work as in any loop. `optimizer.step()` runs the
-updates on the workers. Tensors of GPU workers lie on their devices: hooks bring those of the host
-up to date before they are read through the model or the optimizer.
+reading them, evaluating the model and saving it work as in any loop. `optimizer.step()` runs the
+updates on the workers. Tensors of GPU workers are on their devices; hooks update the host's copies
+before they are read through the model or the optimizer.
 """
 
 from __future__ import annotations

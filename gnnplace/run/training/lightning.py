@@ -5,9 +5,9 @@ loss has a `backward()` that gives the parameters their gradients, and `optimize
 updates where the parameters are. Callbacks, loggers, clipping, accumulation, checkpoints and
 validation see an ordinary module, optimizer and loss.
 
-A captured step has a loss and nothing else: no logger, no trainer, no number of the batch. So while
-`training_step` is captured (`RecordedStep`), `log` only notes what is logged, and whatever is read
-of the trainer or of the batch's number is refused, since it would be the same in every step.
+A captured step computes a loss and nothing else: it has no logger, trainer or batch index. So while
+`training_step` is captured (`RecordedStep`), `log` only records what is logged. Reading the trainer
+or the batch index is refused, because the value would be the same in every step.
 """
 
 from __future__ import annotations

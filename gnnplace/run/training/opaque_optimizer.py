@@ -1,13 +1,13 @@
 """Optimizers of any class: their own code updates each parameter on the device that has it.
 
-A worker gives the optimizer's own `step` one parameter at a time: a twin of the optimizer (the same
-class and options) with that parameter alone, its gradient, its state from shared memory and the
-hyper-parameters of its group as they are now. So what is computed is what the class computes, to
-the last bit, options included.
+A worker calls the optimizer's own `step` for one parameter at a time: on a twin of the optimizer
+(the same class and options) that has only this parameter, its gradient, its state from shared
+memory and the current hyper-parameters of its group. So the result is what the class computes, to
+the last bit, with all options.
 
-That is right for optimizers that treat every parameter by itself. It is tried: on copies of the
-smallest parameters of every group, all together and each alone, with drawn gradients. What the step
-needs or changes beside parameters and their states is a reason to refuse it.
+That is right for optimizers that treat every parameter by itself. It is tried on copies of the
+smallest parameters of every group, all together and each alone, with random gradients. An optimizer
+is refused if its step needs or changes anything besides parameters and their states.
 """
 
 from __future__ import annotations

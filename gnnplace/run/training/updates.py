@@ -1,13 +1,14 @@
 """Updates on the workers, with the loop's current hyper-parameters and gradients.
 
-A captured update op has its constants in its arguments. Here they move into shared memory, a row
-for each group of parameters, and every update reads them when it runs.
+A captured update op has its hyper-parameters as constants in its arguments. Here they are moved
+into shared memory, with a row for each group of parameters, and every update reads them when it
+runs.
 
-A pass is run in one of two ways: every update happens where its gradient is made (`AT_ONCE`), or
-the gradients are stored in memory that all processes share and the updates are asked for later.
-There are two sets of stores: while a parameter's `.grad` is one, the next pass fills the other, so
-that gradients can be added up, whatever the loop zeroes in between. A gradient that the loop keeps
-gets memory of its own before its set is filled again.
+A pass runs in one of two ways: either every update runs where its gradient is computed (`AT_ONCE`),
+or gradients are stored in shared memory and the updates are requested later. There are two sets of
+such storage: while a parameter's `.grad` is in one, the next pass fills the other, so that
+gradients can be accumulated, whatever the loop zeroes in between. If the loop keeps a gradient, it
+gets its own memory before its set is filled again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The board: a few shared words where every worker says what it does, and a barrier.
+"""The board: a few shared words in which every worker reports its progress, and a barrier.
 
-Waiting spins first and yields the core then: between workers with a core each, a spin sees a flag
-within a microsecond; workers that share a core yield at once, so that the other can run.
-The flags rely on stores being seen in order, which x86 guarantees; `ordered_stores` says so.
+A waiting worker first spins and then yields its core. If each worker has its own core, a spinning
+worker sees a flag within a microsecond; workers that share a core yield at once, so that the other
+can run. The flags need stores to be seen in order, which x86 guarantees (`ordered_stores`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`Crew`: workers that stay, and answer one request after the other.
+"""`Crew`: workers that stay alive and answer one request after the other.
 
-Between requests they sleep in the kernel, so that whoever makes the next one has the cores. All
-that was said of workers holds: a crew member that dies, raises or hangs ends the whole crew.
+Between requests they sleep in the kernel, so that the calling process has the cores. They are
+supervised as in `tasks`: a worker that dies, raises or hangs ends the whole crew.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Measures what a message between two workers costs, over shared memory itself.
 
-Two games: in the first, end 0 sends with its caches cold, as it does in a step, where code and
-tensors of an op have passed since the last message; that gives the sender's own time. In the
-second, a ping-pong with warm caches, half a round trip shows what is left: the way. Tensors and
-buffers rotate over tens of megabytes; a single one would stay in the cache. From the medians,
+There are two experiments. In the first, worker 0 sends with cold caches, as in a step, where the
+code and tensors of an op come between two messages; this gives the sender's own time. The second is
+a ping-pong with warm caches, in which half a round trip gives the time of the message itself.
+Tensors and buffers rotate over tens of megabytes, because a single one would stay in the cache.
+From the medians,
 
     send(s) = send_overhead + s / bandwidth                 (the sender makes the copy itself)
     one_way(s) = warm_send(s) + latency + receive_overhead  (half a round trip)

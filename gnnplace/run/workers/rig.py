@@ -1,7 +1,7 @@
-"""A group of processes on this machine that run something together, and steps that are timed in it.
+"""A process group on this machine, and functions that time steps in it.
 
-Every process is a worker as in ``runtime.workers`` and a member of one gloo group. Steps that are
-compared take turns, so that a busy machine slows all alike.
+Every process is a worker (`tasks`) and a member of one gloo group. Steps that are compared run in
+turns, so that a busy machine slows all of them equally.
 """
 
 from __future__ import annotations

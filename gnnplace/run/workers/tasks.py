@@ -5,9 +5,9 @@ alone. A worker that dies, raises or stops making progress ends the run with one
 and all workers are killed and reaped before it is raised, as they are on Ctrl-C. A worker whose
 parent dies is killed by the kernel.
 
-A worker that computes may take minutes for one op; one that the kernel says is stopped (SIGSTOP, a
-job control's Ctrl-Z) takes for ever. What counts of the latter are looks, not seconds: where the
-parent was stopped too, it has not looked.
+A worker that computes may take minutes for one op; one that the kernel reports as stopped (SIGSTOP,
+or Ctrl-Z of job control) would take forever. Time limits for stopped workers count the parent's
+checks, not seconds: if the parent was stopped too, it has not checked.
 """
 
 from __future__ import annotations
