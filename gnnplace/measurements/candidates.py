@@ -1,12 +1,12 @@
-"""Placements that differ, to measure: of placers, adversarial ones, mixtures, random ones.
+"""Different placements to measure: of placers, adversarial ones, mixtures, random ones.
 
-A simulator that is only asked about good placements is never wrong. Adversarial ones take the best
-placement and change what predictions depend on: its order, its balance, the number of its messages,
-or nothing that the prediction sees.
+A simulator that only sees good placements seems always right. Adversarial placements take the best
+one and change what predictions depend on: its order, its balance, the number of its messages; or
+they change something that does not affect the prediction.
 
-Placements that are predicted alike say how good a prediction is by chance alone. So kinds take
-turns, and each gives the one whose predicted step time is farthest from those chosen already: the
-chosen span the range from the best to the worst.
+If all placements had about the same prediction, their measured ranks would be chance. So the kinds
+take turns, and each contributes the placement whose predicted step time is farthest from those
+already chosen: the chosen ones span the range from the best to the worst.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is minimised by measuring: an objective that whoever optimises placements is handed.
+"""The interface of an objective that measures placements, for optimisers and for training.
 
-Those who learn from step times know this contract alone; how a step is run is another room's.
+Training depends only on this interface; `run.measuring` implements it.
 """
 
 from __future__ import annotations

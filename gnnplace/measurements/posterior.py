@@ -1,6 +1,6 @@
-"""What a few measurements say of all placements of a problem: a simulator that learns, and doubts.
+"""A posterior over the step times of all placements of a problem, given a few measurements.
 
-Three layers, each a Gaussian posterior, so that what was measured counts as far as it is trusted:
+It corrects the simulator by three Gaussian posteriors, which weigh measurements by their noise:
 
 1. Ops. Every measured step tells the seconds of every op in place. With the log of measured over
    profiled, y = g + e + u + noise, g is common to all ops of a device kind, e is an op's own, u is

@@ -8,10 +8,9 @@ and takes as fitness the mean log step time over that of the start (refiner) or 
 1604.00772) from the package ``cmaes``. Its state is kept in checkpoints, and each generation
 reseeds it, so that a run resumes exactly and every process draws the same members.
 
-Why: a decision by itself is worth next to nothing or very much, by what others make of it; learning
-from single decisions was tried and moved the step time by little (docs/learned.md). Here what
-is minimised is the step time itself, of few but telling parameters; nothing can diverge that
-the next generation does not see.
+Why evolution: the value of a single decision depends on all others, and learning from single
+decisions changed the step time by little (docs/learned.md). Evolution minimises the step time
+itself over few but important parameters; if it diverges, the next generation shows it.
 Cost of a generation: (population + 1) * batch placements; every generation has new problems.
 
 

@@ -1,10 +1,10 @@
-"""``Learner``: what all training algorithms share: a network, its moving average, its validation.
+"""``Learner``: the base of all training algorithms: a network, its moving average, its validation.
 
 Validation places held-out problems as the network's placer does with budget 0. ``val/ratio`` is the
-geometric mean of its step time over that of the best heuristic construction: the lower the better.
-A run begins with a validation of the start weights, where the sanity check is of all problems
-(``num_sanity_val_steps: -1``): what is exported as the best network is never worse than those.
-What is validated and exported is a moving average of the parameters, which noisy losses need.
+geometric mean of its step time over that of the best heuristic construction; lower is better. If
+the sanity check covers all problems (``num_sanity_val_steps: -1``), a run begins with a validation
+of the start weights, so that the exported best network is never worse than those. Validation and
+export use a moving average of the parameters, because losses are noisy.
 ``PolicyModule`` is a learner of the policy of ``learned``.
 """
 

@@ -1,8 +1,8 @@
-"""Checks of a recipe before any slow import: the first mistake is told in one line.
+"""Checks a recipe before any slow import, and reports the first mistake in one line.
 
-The YAML files and the options of `gnnplace train` are put together as Lightning's command line puts
-them together, and compared with the source of the classes that they name (`train.signatures`).
-What the source does not tell is left to Lightning's own parser.
+The YAML files and options of `gnnplace train` are merged as Lightning's command line does it, and
+compared with the source of the classes that they name (`train.signatures`). What cannot be read
+from the source is left to Lightning's own parser.
 """
 
 from __future__ import annotations

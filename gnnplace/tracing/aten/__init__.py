@@ -1,14 +1,15 @@
 """From a step to its joint forward and backward ATen graph, and from that graph to a `Program`.
 
 `trace` runs the model's code once on tensors without numbers and returns a `Traced` graph, whose
-ends are described by `Slot`. `Builder` makes the program of it: ops, gradients, copies of buffers
-and updates of the optimizer. Activation checkpoints stay in the program (`recompute`).
+inputs and outputs are described by `Slot`. `Builder` makes a program from it: ops, gradients,
+copies of buffers and updates of the optimizer. Activation checkpoints stay in the program
+(`recompute`).
 
-A model that cannot be captured is refused (`check_model`, `check_memory`), and deviations of the
-step from the model are said in lines (`notices`).
+A model that cannot be captured is refused (`check_model`, `check_memory`). Deviations of the step
+from the model are reported in lines (`notices`).
 
-`gnnplace.tracing.models` calls it. It never looks at what the user's code does while it runs;
-`gnnplace.tracing.guards` does.
+`gnnplace.tracing.models` calls it. It does not watch what the user's code does while it runs; that
+is the task of `gnnplace.tracing.guards`.
 """
 
 from typing import TYPE_CHECKING

@@ -3,11 +3,11 @@
 Lines stand in `Program.notices`; `capture` gives each as a `ChangedWarning`, and the command line
 prints them. Some steps cannot be kept because of what the model is, whatever its code does:
 
-* A hook behind the accumulation of a gradient (`register_post_accumulate_grad_hook`) acts on
-  `.grad`, which a captured step does not have; often it is the optimizer itself.
-* Distributed wrappers exchange gradients behind autograd's back.
-* Tensors that share memory without being one tensor: a step that changes one changes the other, but
-  each is placed by itself.
+* A hook after the accumulation of a gradient (`register_post_accumulate_grad_hook`) acts on
+  `.grad`, which a captured step does not have; often the hook is the optimizer itself.
+* Distributed wrappers exchange gradients outside of autograd.
+* Different tensors share memory: a step that changes one changes the other, but each is placed by
+  itself.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The joint forward and backward graph of a module; the private torch imports live here.
 
-Route: `aot_export_joint_with_descriptors` runs the model's own Python code on tensors without
-numbers, and autograd on what it recorded, and traces both into one functional ATen graph. Whatever
-acts through autograd acts here too: hooks, functions with a backward of their own, checkpointing,
-gradients inside the forward pass. Inputs and outputs of the graph carry descriptors, which become
-`Slot`s here, so that no other file depends on them. Inference goes by `torch.export` (not strict),
-and so does the share of a batch whose loss has to be repaired, where that loses nothing (`_cut`).
+`aot_export_joint_with_descriptors` runs the model's own Python code on tensors without numbers,
+then autograd, and traces both into one functional ATen graph. Everything that works through
+autograd works here too: hooks, functions with their own backward, checkpointing, gradients inside
+the forward pass. Inputs and outputs of the graph have descriptors, which are converted to `Slot`s
+here, so that no other file depends on them. Inference is traced by `torch.export` (not strict). So
+is a share of a batch whose loss has to be repaired, if nothing is lost by that (`_cut`).
 """
 
 from __future__ import annotations

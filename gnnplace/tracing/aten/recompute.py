@@ -1,4 +1,4 @@
-"""Activation checkpointing: what the backward pass computes again stays in the captured step.
+"""Activation checkpointing: recomputation in the backward pass stays part of the captured step.
 
 `torch.utils.checkpoint` drops a region's activations and runs the region again when the backward
 pass asks for them (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Traced with
@@ -8,10 +8,10 @@ its hooks on, the second run becomes ops of the backward phase. Three things are
   which cannot be traced. It is traced as `use_reentrant=False`, with what is different kept: a
   region without an input that needs a gradient gives none, and a second run always happens and
   goes to its end, which buffers can tell. Ops of it whose results nobody reads are left out.
-* A random op draws the same numbers in the second run: it gets the seed of the first one's.
-* Nothing but the order keeps a second run from being placed right after the first, which would
-  keep what it was to save. So its first ops come `after` the backward op that makes the gradient
-  which asks for them, an edge of no bytes.
+* A random op draws the same numbers in the second run: it gets the seed of the first run's op.
+* By its inputs alone, a second run could be scheduled right after the first, which would save no
+  memory. So its first ops come `after` the backward op that computes the gradient for which they
+  are needed, by an edge of zero bytes.
 """
 
 from __future__ import annotations

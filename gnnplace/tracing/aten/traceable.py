@@ -1,12 +1,11 @@
-"""`TraceableStep`: a step as torch traces it, with what functionalization would not see.
+"""`TraceableStep`: a step in the form that torch traces, with state that functionalization misses.
 
-* A tensor that several modules hold is one input, so that autograd adds up its gradient as it does
-  in eager mode.
-* Plain tensors that modules hold as attributes are inputs beside the buffers, so that a change of
-  one is seen.
-* Hooks of parameters fire on what stands for the parameters.
+* A tensor that several modules hold is one input, so that autograd sums its gradient as in eager
+  mode.
+* Plain tensors in attributes of modules are inputs like buffers, so that changes of them are seen.
+* Hooks of parameters run on the tensors that replace the parameters.
 * A buffer that the forward pass binds to a new tensor (`self.count = self.count + 1`) is returned.
-* Attributes that the forward pass sets are as before when it runs again.
+* Attributes that the forward pass sets are restored before it runs again.
 """
 
 from __future__ import annotations

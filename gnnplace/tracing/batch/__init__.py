@@ -1,9 +1,9 @@
-"""Batches that are cut: how a step over a batch becomes steps over its shares.
+"""Converts a step over a batch into steps over shares of the batch, such as micro-batches.
 
-`Cutter` follows the batch from the inputs to the loss (`follow`), op by op, by the rules that
-layers are split by. It shows that the mean of the shares' losses is the loss of the batch, repairs
-the share's graph where it is not, or refuses it. The numbers of the batch and of its shares are
-compared as well. `CutBatch` (in `gnnplace.tracing.program`) then cuts later batches likewise.
+`Cutter` follows the batch from the inputs to the loss (`follow`), op by op, by the rules with which
+layers are split. It proves that the mean of the shares' losses is the loss of the batch, or repairs
+the share's graph so that it is, or refuses it. The numbers of the batch and of its shares are also
+compared. `CutBatch` (in `gnnplace.tracing.program`) then splits later batches in the same way.
 
 Capture and plans call it. It never chooses the number of shares.
 """

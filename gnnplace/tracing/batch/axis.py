@@ -1,10 +1,10 @@
 """Follow the batch through a step, from the axis of its inputs to its loss.
 
-The forward pass is exported twice: of a share and of the whole batch. Op by op, rules say how the
-whole batch's value follows from those of the shares (`state`): the table of rules that layers are
-split by (`table`), rules of sums and scales (`rules`) and of ops that move the batch itself
-(`shapes`). Shapes and numbers that differ between the two graphs show where the batch and its size
-stand; no tensor's numbers are needed, so that fake tensors will do.
+The forward pass is exported twice: for a share and for the whole batch. Op by op, rules say how the
+value of the whole batch follows from those of the shares (`state`): the rules by which layers are
+split (`table`), rules of sums and scales (`rules`), and rules of ops that move the batch axis
+(`shapes`). Shapes and constants that differ between the two graphs show where the batch and its
+size are. No tensor's numbers are needed, so that fake tensors are enough.
 
 Where a value would be another one in a share, the share's graph is repaired, if it can be:
 

@@ -1,9 +1,9 @@
-"""Numbers of a cut batch against those of the whole one, before anything is captured.
+"""Compares the numbers of a split batch with those of the whole batch, before anything is captured.
 
 Loss and gradients of the exported forward pass of the whole batch are compared with the mean over
-the shares' passes, as they were repaired. Batch norm is frozen and dropout is off, which are the
-two stated exceptions. Masks and padding are made unequal on purpose: where every example is as long
-as every other, a mean of means is the mean, and a fault would not show.
+the passes of its shares, after their repair. Batch norm is frozen and dropout is off; these are the
+two stated exceptions. Masks and padding are made unequal on purpose: if all examples had the same
+length, a mean of means would be the mean, and an error would stay hidden.
 
 One pass forward and backward of the whole batch, and one of its shares.
 """

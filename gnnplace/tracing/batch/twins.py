@@ -1,10 +1,10 @@
 """The graph of a share beside that of the whole batch, op by op.
 
-Helpers of `axis`: which nodes are alike, what inputs and attributes are, what an op in place
-changes, and which ops draw random numbers.
+Helpers of `axis`: they find corresponding nodes, inputs and attributes, what an in-place op
+changes, and the ops that draw random numbers.
 
-A share of one example needs no `expand` to one and is contiguous as it is, so that tracing leaves
-such ops out of its graph alone. `make_alike` puts them back, where they change nothing.
+A share of one example needs no `expand` to one and is already contiguous, so that tracing omits
+such ops only in its graph. `make_alike` inserts them again; they change nothing there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A step as a list of calls of torch, coarser than ATen: what layers are split by.
+"""A step as a list of calls of torch functions, coarser than ATen ops, for splitting layers.
 
-`CallGraph` has the calls (`LayerCall`) with the values that they read and make. Three kinds of code
-become one call each, because no recording of their insides holds for the next batch: experts of a
-mixture (`experts`), CTC (`ctc_loss`) and autograd functions of the user (`user_functions`).
+`CallGraph` has the calls (`LayerCall`) with the values that they read and return. Three kinds of
+code become one call each, because a recording of their insides would not hold for the next batch:
+experts of a mixture (`experts`), CTC (`ctc_loss`) and autograd functions of the user
+(`user_functions`).
 
 Sharding and plans record and split call graphs; rules (`gnnplace.tracing.rules`) say how a call is
 split. Nothing here prices or places a call.

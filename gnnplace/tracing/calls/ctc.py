@@ -1,10 +1,10 @@
-"""Connectionist temporal classification as one call, which every road can follow.
+"""Connectionist temporal classification as one call, for capture, sharding and plans.
 
-Torch's own loss (Graves et al., 2006) asks its lengths for their numbers, and what it keeps for the
-backward pass has a shape that depends on them. A step is recorded on tensors without numbers. Here
-the losses of the examples are one op whose shapes follow from those of its operands: it asks where
-it runs, and runs torch's own forward pass again in the backward pass. The mean over lengths is made
-of calls of torch, as torch makes it.
+Torch's own loss (Graves et al., 2006) reads the numbers of its lengths, and saves tensors for the
+backward pass whose shapes depend on them; but a step is recorded on tensors without numbers. Here
+the losses of the examples are one op whose result shapes follow from those of its operands. It
+reads the lengths when it runs, and runs torch's own forward pass again in the backward pass. The
+mean over lengths is computed by calls of torch, as torch does it.
 
 Libraries give the letters of all examples in one row, by `labels.masked_select(mask)`, whose
 length depends on numbers too. Such a row is a stand-in (`SelectedRow`), which nothing but this loss

@@ -1,20 +1,20 @@
-"""`experts`: the experts of a mixture as one call, which every road can follow.
+"""`experts`: the experts of a mixture as one call, for capture, sharding and plans.
 
 For every token x with its chosen experts e and their weights w (Shazeer et al., 2017, 1701.06538):
 
     y = sum over e of w_e  D_e h_e,   h_e = act(G_e x) * (V_e x)   or   h_e = act(V_e x)
 
-with U_e = [G_e; V_e] where there is a gate. The tokens of an expert are known to the router alone:
-written in calls of torch, as a sort or a loop over experts, their numbers decide shapes, and no
-recording of such a loop is one of the next batch. As one call, a token's result depends on nothing
-but the token. Rows are put in the order of their experts once, and each expert is two products over
-its own; what they made is computed again in the backward pass. O(rows) products, one wait for the
+with U_e = [G_e; V_e] if there is a gate. Only the router knows the tokens of an expert. Written as
+calls of torch, such as a sort or a loop over experts, the numbers of tokens decide shapes, and a
+recording would not hold for the next batch. As one call, a token's result depends only on the
+token. Rows are sorted by expert once, and each expert computes two products over its rows; their
+results are recomputed in the backward pass. O(rows) products, and one synchronisation for the
 counts.
 
-The models of transformers (5) look their experts' forward pass up by name in a public registry;
-within `as_one_call` they find this one. Other experts call `gnnplace.experts`. A class may have
-a gate of its own, as that of gpt-oss, which clamps: its formula is called as it stands, if parts of
-random rows go through it by themselves.
+The models of transformers (5) look up their experts' forward pass by name in a public registry;
+within `as_one_call` they find this one. Other experts call `gnnplace.experts`. A class may have its
+own gate, such as that of gpt-oss, which clamps: its formula is called unchanged, if a test with
+random rows shows that it treats each row by itself.
 """
 
 from __future__ import annotations

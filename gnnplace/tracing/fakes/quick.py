@@ -1,11 +1,10 @@
 """`QuickFakes`: results of ops on tensors without numbers, found once for calls of equal geometry.
 
-A model repeats its layers, and an op that gets tensors of one geometry makes tensors of one
-geometry. Torch's fake tensors (2.13) find that out anew at some 250 us a call; here it is kept by
-op, constants and geometry of operands, and a view is made of the memory without numbers itself.
-Other calls go torch's own way: ops that write or read numbers, that are not ATen's, results that
-share memory without their schema saying so, operands whose numbers torch keeps beside
-(`FakeTensor.constant`). O(operands) a call.
+A model repeats its layers, and the geometry of an op's results follows from that of its operands.
+Torch's fake tensors (2.13) compute it for every call in some 250 us. Here it is cached by op,
+constants and geometry of operands, and views are made directly. Other calls take torch's own path:
+ops that write or read numbers, ops that are not ATen's, results that share memory although their
+schema does not say so, and operands with numbers (`FakeTensor.constant`). O(operands) a call.
 """
 
 from __future__ import annotations

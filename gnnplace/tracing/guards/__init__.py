@@ -1,9 +1,9 @@
 """Guards: a captured step is what the user's step does, or capture is refused in one line.
 
-While a step is traced, `watched` refuses code that would do otherwise at the next step, and
-`blame` names the module and the line of what failed. `prove` compares the recording with the user's
-own step by value numbers (`Numbering`). Afterwards a `Fingerprint` finds what was changed in the
-model, the optimizer or the globals that the code reads.
+While a step is traced, `watched` refuses code that would do something else at the next step, and
+`blame` finds the module and the line of a failure. `prove` compares the recording with the user's
+own step by value numbers (`Numbering`). Later a `Fingerprint` finds changes of the model, the
+optimizer or the globals that the code reads.
 
 `Claims` and `DeviceWatch` run a worker's ops on tensors that claim to be on a GPU, and refuse ops
 that would fail there.

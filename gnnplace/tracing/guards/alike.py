@@ -1,14 +1,14 @@
-"""Layers that compute alike: a proof numbers two of each kind, and stand-ins replace the others.
+"""Identical layers: a proof runs two layers of each kind, and stand-ins replace the others.
 
-Siblings of one class are alike if all that their code goes by is: names, classes and flags of their
-submodules, geometry and flags of parameters and buffers, attributes (those that differ must not
-have been read, such as `layer_idx`), no hooks, no memory shared with others. The recorder compares
-their recorded calls. Then what is proven of the first and the last holds for those between, by the
-same code on the same things; and where that is not sure, it is not said: state that a step leaves
-in attributes, globals or classes excludes all.
+Siblings of one class are identical if everything that their code depends on is: names, classes and
+flags of submodules, geometry and flags of parameters and buffers, and attributes. Attributes that
+differ, such as `layer_idx`, must not have been read. There must be no hooks and no memory shared
+with other modules. The recorder also compares their recorded calls. Then a proof for the first and
+the last layer holds for those between, which run the same code on the same state. If a step leaves
+state in attributes, globals or classes, no layer is left out.
 
-A layer that is left out makes values of the recorded geometry from what it read, forward and
-backward, in the step and in its recording alike (`StandIn`). O(modules + attributes).
+A layer that is left out returns values of the recorded geometry that depend on all of its inputs,
+forward and backward, both in the step and in its recording (`StandIn`). O(modules + attributes).
 """
 
 from __future__ import annotations

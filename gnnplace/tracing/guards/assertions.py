@@ -1,20 +1,19 @@
 """Branches on the numbers of a tensor that only raise: assertions.
 
-A step is recorded on tensors without numbers. `if labels.max() >= size: raise ...` asks for one,
-and the step is the same whatever it is, unless it ends in an error. So such a branch is recorded as
-not taken. `answer` finds out from the code that asks:
+A step is recorded on tensors without numbers. `if labels.max() >= size: raise ...` reads a number,
+but whatever it is, the step is the same unless it ends in an error. So such a branch is recorded as
+not taken. `answer` recognises it from the code that reads the number:
 
-* The statement is an `if` all of whose branches behind the condition end in `raise`, or an
-  `assert`; of an `if` with an `else` one of the two.
-* No `try` that would go on after the error, and no `suppress`, is around it, up to the step.
-* The bytecode says which way of the condition's jump does not raise. A part of a condition (`a and
-  b`, `0 < x < 5`) is answered so that the whole one does not raise.
-* Where a call reads the number inside a condition, as `any`, `bool` or `math.isnan` do, the syntax
-  says which answer does not raise. `item()` inside a condition stays a tensor, which a comparison
-  takes as well; a name for such a number may stand in conditions alone.
+* The statement is an `assert`, or an `if` in which all branches after the condition end in `raise`
+  (with an `else`: one of the two).
+* Up to the step, no `try` that would continue after the error and no `suppress` is around it.
+* The bytecode shows which way of the condition's jump does not raise. Parts of a condition (`a and
+  b`, `0 < x < 5`) are answered such that the whole condition does not raise.
+* If a call reads the number inside a condition, such as `any`, `bool` or `math.isnan`, the syntax
+  shows which answer does not raise. `item()` inside a condition stays a tensor, which comparisons
+  accept; a variable for such a number may only be used in conditions.
 
-All other code is no assertion, and whoever asks is refused. Code whose source cannot be read has
-none.
+In all other code, reading a number is refused. So is it in code whose source cannot be read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""`Attributes`: what modules have beside parameters, buffers and submodules.
+"""`Attributes`: a snapshot of the attributes of modules that are no parameters or submodules.
 
 A forward pass may set plain attributes: `self.calls += 1`, `self.cache = y`, `self.losses.append`.
-Tracing runs it several times, on tensors without numbers, so all of that is put back; and what the
-next step would find changed is known by name, so that somebody can ask whether it matters.
+Tracing runs it several times, on tensors without numbers, so all attributes are restored
+afterwards. The names of changed attributes are kept, for checks whether the next step depends on
+them.
 
 A snapshot keeps a shallow copy of every list, dict, set, deque and attribute dictionary that is
 reachable from a module. O(number of such objects); tensors are compared by identity.

@@ -1,4 +1,4 @@
-"""Tensors without numbers that claim a device which need not be here, and a watch over their ops.
+"""Tensors without numbers that claim to be on a device of another machine, and checks of their ops.
 
 Under `Claims` every tensor is fake: it has a shape, a type and a device, and an op on it computes
 the shape, type and device of its result alone. Straight-line ATen ops without autograd take such

@@ -1,4 +1,4 @@
-"""The module and the line that a failed capture stumbled over, and what to write instead.
+"""Finds the module and the line at which a capture failed, and advice on what to write instead.
 
 A captured step is recorded on tensors without numbers. Code has no recording if it asks for a
 number (an `if`, `item()`), makes a tensor whose shape depends on numbers (a boolean mask,

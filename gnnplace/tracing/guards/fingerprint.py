@@ -1,4 +1,4 @@
-"""`Fingerprint`: what a recorded step takes for granted of model and optimizer, and what changed.
+"""`Fingerprint`: the state of model and optimizer that a recorded step assumes, and changes of it.
 
 A recording is of a model as it was: which tensors its modules hold, their types and flags, their
 hooks, the plain attributes that its code read (`training`, a dropout's `p`, a configuration), and

@@ -1,11 +1,11 @@
 """`Numbering`: a number for every value of a run, the same for the same computation.
 
-A storage has one number: the hash of the op of ATen that wrote it, of the op's constants and of the
-numbers that it read (value numbering: Kildall, 1973, over a trace, not a program text). A view of
-it is read with its geometry beside, a write in place renews the number, a copy keeps it. So a run
-of a user's step and a run of its recording have equal numbers where, and only where, they make the
-same values by the same ops, whatever Python did on the way: hooks, autocast, checkpoints. It works
-on tensors without numbers. O(ops); a hash may collide (2^-61).
+A storage has one number: the hash of the ATen op that wrote it, of the op's constants, and of the
+numbers of its operands (value numbering: Kildall, 1973, applied to a trace instead of a program
+text). Reading a view includes its geometry, an in-place write changes the number, and a copy keeps
+it. So a run of a user's step and a run of its recording have equal numbers exactly where they
+compute the same values by the same ops, whatever Python did in between: hooks, autocast,
+checkpoints. It works on tensors without numbers. O(ops); a hash may collide (2^-61).
 
 Deviations from what ops say of themselves (torch 2.13): a batch norm's schema hides its writes; a
 fill does not read what it writes; autograd takes a gradient as it is or copies it, by counts of

@@ -1,8 +1,8 @@
-"""Values that code of a step reads outside of its modules: globals, closures, objects and classes.
+"""Values that the code of a step reads outside its modules: globals, closures, objects and classes.
 
-A recording has their numbers in it, and the next step would have others where a script anneals
-`beta` between steps. Python does not say who reads a global or an attribute of an object, so the
-code is looked through: bytecode names the globals, closures and attributes that it loads. The
+A recording contains their numbers as constants, and the next step may have others, for example if a
+script anneals `beta` between steps. Python cannot report who reads a global or an attribute of an
+object, so the code is searched: bytecode names the globals, closures and attributes it loads. The
 search begins with `forward`, `training_step`, hooks and the loss, and goes on with every function,
 method, class and object that these name. An attribute counts as read if some code there loads its
 name; an attribute that such code sets itself (a counter) is left to `proof`. Code of libraries is

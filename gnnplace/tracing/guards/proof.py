@@ -1,15 +1,15 @@
-"""Proof that the recording of a user's step is all that the step does.
+"""Proof that the recording of a user's step does everything that the step does.
 
-Runs on tensors without numbers give every value a number (`numbering`): the user's own step,
-forward and backward, on the real parameters, so that hooks of all kinds, autocast and checkpoints
-act; and the recording, on leaves of its own. Where the step sets attributes, its next forward pass
-follows from the state that the first one left, once more with its counters far ahead. Equal numbers
-of outputs, gradients, parameters, buffers and inputs are a proof that nothing is lost, now and in
-later steps: there is no list of kinds. Only a step that is refused runs once more, to find module,
-line and words.
+Runs on tensors without numbers give every value a number (`numbering`). One run is the user's own
+step, forward and backward, on the real parameters, so that hooks of all kinds, autocast and
+checkpoints take effect. The other is the recording, on its own leaves. If the step sets attributes,
+the next forward pass runs too, from the state that the first one left, and again with counters set
+far ahead. If outputs, gradients, parameters, buffers and inputs have equal numbers, nothing is
+lost, now and in later steps; no list of special cases is needed. Only a step that is refused runs
+once more, to find the module, the line and the message.
 
-Where a hook asks for numbers the runs are on real tensors. A step is followed on one device: rules
-say what cutting, shards and recomputation do to its calls. O(ops), two steps.
+If a hook reads numbers, the runs use real tensors. The proof is for one device; rules say what
+splitting, sharding and recomputation do to the calls. O(ops), two steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Code of a model that is watched while its step is traced.
+"""Watches a model's code while its step is traced, and refuses code that a recording cannot repeat.
 
-A captured step is a fixed list of operations. Python code runs once, at capture; what it does then
-must not differ from what it would do at the next step. `watched` refuses code that does:
+A captured step is a fixed list of operations. Python code runs only once, during capture, and must
+do the same then as in every later step. `watched` refuses:
 
 * random numbers from Python's or numpy's generators, and seeds set anew at every step;
 * a number of a tensor that the code asks for and then goes on without (`try: x.item()`);

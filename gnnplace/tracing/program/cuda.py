@@ -1,9 +1,9 @@
-"""What differs on a GPU: which ops have a kernel there, and which types their results have.
+"""Differences on a GPU: the ops that have a kernel there, and the types of their results.
 
-A torch with CUDA is asked itself for kernels. Any other is not registered for CUDA at all; there
-the list that torch's own dispatcher is generated from is read (`native_functions.yaml`, which the
-wheel brings along in `torchgen`): an overload has a kernel if it names CUDA or a key that stands
-for all devices, if another one that does is its structured twin, or if it is composed of other ops.
+A torch with CUDA knows its kernels. Any other torch has none registered for CUDA; then the list
+from which torch's own dispatcher is generated is read (`native_functions.yaml`, in the wheel's
+`torchgen`). An overload has a kernel if it names CUDA or a key for all devices, if its structured
+variant does, or if it is composed of other ops.
 
 A program captured on a CPU says what its ops make on a CPU. Kernels for CUDA make the mean and the
 inverse deviation of a half-precision input in float32 (`at::toAccumulateType`), and the backward

@@ -1,9 +1,9 @@
-"""Random numbers that do not depend on who draws them.
+"""Random numbers that do not depend on the device that draws them.
 
 Dropout draws from the generator of the process, so that a recorded step, stages, shards and
-recomputation would all draw others than the model. Before every op that draws, by what torch says
-of the op, the generator is seeded by the number of the draw. `ProgramDraws` does that to the user's
-module with the seeds of the ops of a program, so that both draw the same numbers.
+recomputation would all draw other numbers than the model. So before every op that torch marks as
+random, the generator is seeded by the number of the draw. `ProgramDraws` does the same to the
+user's module, with the seeds of a program's ops, so that both draw the same numbers.
 """
 
 from __future__ import annotations

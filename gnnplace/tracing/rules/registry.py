@@ -1,10 +1,10 @@
-"""The rule of every call, those included that no rule knows.
+"""The rule of every call, including calls without a rule of their own.
 
-A call without a rule is tried on random numbers: once unsplit, and in 2 and in as many parts as the
-batch has (at most 8). If every result is the parts' results side by side, to within rounding, the
-call is split along the batch and along nothing else, and says so. A call fails the trial and is not
-split if it draws random numbers, changes its arguments, has the batch's size among its arguments or
-mixes examples; so is one that is too large to try. A trial is no proof; it is made twice with other
+A call without a rule is tried on random numbers: once whole, once in 2 parts, and once in as many
+parts as the batch has examples (at most 8). If every result is the concatenation of the parts'
+results, up to rounding, the call is split along the batch only, and a line says so. A call is not
+split if it draws random numbers, changes its arguments, has the batch's size among its arguments,
+mixes examples, or is too large to try. A trial is not a proof; it is made twice, with different
 numbers.
 """
 

@@ -1,4 +1,4 @@
-"""`Rule`: along which axes a call can be split, and how a part of it is computed.
+"""`Rule`: the axes along which a call can be split, and the computation of a part of it.
 
 A rule gives every axis of every tensor that a call reads or returns a label, or None if the axis is
 not split. To split a label over devices is to give each device an equal part of every axis with

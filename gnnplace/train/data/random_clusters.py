@@ -1,4 +1,4 @@
-"""Types of clusters that problems are drawn on: what shares a channel, what is slower.
+"""Types of clusters for drawn problems: they differ in shared channels and slower devices.
 
 * ``shared``: one bus for all; twice the drawn bandwidth.
 * ``own``: a channel of its own for every pair.
