@@ -1,9 +1,9 @@
 """The headline table: every method beside data parallelism, over models, on each machine.
 
-Of each method its largest budget counts, and of seeds the geometric mean. Ratios over data
-parallelism are geometric means over the models that both have an answer for, with 95 % bootstrap
-intervals over models; bytes are those of the fullest device of all models; a method's lower bound
-is its own: that of placements bounds no plan, which may split an op over devices.
+For each method its largest budget counts, and the geometric mean over seeds. Ratios over data
+parallelism are geometric means over the models for which both have an answer, with 95 % bootstrap
+intervals over models. Bytes are those of the fullest device of all models. Each method has its own
+lower bound: the bound for placements does not hold for plans, which may split an op over devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kinds of suites: what a problem is in memory, what a cell of it does, what a row then says.
+"""The kinds of suites: how a problem is loaded, how a cell runs, and what its row contains.
 
 * ``place``: a placer searches; ``step_time`` is predicted seconds.
 * ``execute``: a placer searches, then the placement runs on workers and is checked against one

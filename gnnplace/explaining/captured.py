@@ -1,9 +1,9 @@
 """`CapturedStep`: the step of a captured model's plan, priced on the chain of its segments.
 
-The orders of actions are kept, whatever the step is priced without. Changes keep the plan's stages
-where a word alone changes (ZeRO, what is recomputed, the schedule, the size of micro-batches,
-tokens between segments, the split, cuts of stages); other numbers of replicas, shards and stages
-make a plan in words anew.
+Parts are priced with the plan's own order of actions. Changes keep the plan's stages if only one
+word changes (ZeRO, recomputation, the schedule, the size of micro-batches, sequence parallelism
+between segments, the split, cuts of stages). With other numbers of replicas, shards or stages a new
+plan in words is made.
 
 Complexity: a capture of the model and some 70 prices.
 """

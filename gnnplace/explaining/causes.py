@@ -1,4 +1,4 @@
-"""Why a run is slower than predicted: which slowdown of which part would explain its step.
+"""Causes of a run that is slower than predicted: a slowdown of one part that explains its step.
 
 Each cause slows one part of the step by a factor: exchanges between servers, exchanges inside of
 them, kernels, launches; or it changes the plan: no overlap, all layers recomputed, collectives that
@@ -9,11 +9,11 @@ factors.
 
     w = p E_k[exp(-(ln m - ln t(k))^2 / (2 s^2))],
 
-m the measured step, t(k) the step under the cause at factor k, s = 8 % what predictions of runs
-without any fault are off by. The logarithm of k is normal about the factor that the cause usually
-has, so that a factor that no such fault has (kernels at a tenth of their clock) is implausible.
-Priors and usual factors are `KINDS`. Shares of weights add up to one. The factor that is told is
-the one at which t(k) = m.
+with m the measured step, t(k) the step under the cause at factor k, and s = 8 % the error of
+predictions for runs without any fault. The logarithm of k is normally distributed about the usual
+factor of the cause, so that a factor which never occurs (kernels at a tenth of their clock) is
+implausible. Priors and usual factors are in `KINDS`. Shares of weights add up to one. The reported
+factor is the one at which t(k) = m.
 
 Complexity: some forty prices.
 """

@@ -1,7 +1,7 @@
-"""`explain_plan` and `explain_launch_plan`: what bounds a plan's step, and what of it would help.
+"""`explain_plan` and `explain_launch_plan`: what limits a plan's step, and what would help.
 
-A plan in words is priced by its model's sizes, without torch. Every other plan captures its model.
-Both are an `ExplainedStep`, of which parts, causes and changes are made in one way.
+A plan in words is priced by its model's sizes, without torch. For every other plan the model is
+captured. Both become an `ExplainedStep`, from which parts, causes and changes are computed.
 """
 
 from __future__ import annotations

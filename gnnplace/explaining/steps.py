@@ -1,16 +1,17 @@
-"""`ExplainedStep`: a priced step and what it would take with one thing changed; its parts, causes.
+"""`ExplainedStep`: a priced step, its parts, and its price with one thing changed.
 
-**Parts.** Copies to and from the host, and its updates, take what the step is longer by than one
-with everything on the GPUs, whose parts the others are. Messages between stages take what that step
-is longer by than one whose messages take nothing. Waits of stages are what is left of it beside the
-busiest rank's work. Its work is priced again without one thing after the other, and what each takes
-away is its part, in seconds that are not hidden behind something else: checks of collectives, the
-host's launches, exchanges of replicas and of shards, what is computed again. What is left is the
-kernels of the busiest rank, `compute`, and the optimizer's step, `update`. Parts add up to the
-step.
+**Parts.** Each part is the difference between two prices, so that parts count only seconds that are
+not hidden behind something else, and add up to the step. In order:
 
-**Causes.** What makes runs slower than predicted is priced too (`explaining.causes`). Where a step
-was measured, the causes that would explain it come first, each with the factor that explains it.
+1. copies to and from the host, and its updates: the step minus the step with everything on GPUs;
+2. messages between stages: that step minus the same with messages of no time;
+3. waits of stages: what then remains besides the work of the busiest rank;
+4. parts of that work, removed one after the other: checks of collectives, the host's launches,
+   exchanges of replicas, exchanges of shards, recomputation;
+5. the rest: the busiest rank's kernels, `compute`, and the optimizer's step, `update`.
+
+**Causes.** Reasons why a run may be slower than predicted are priced too (`explaining.causes`). If
+a step was measured, the likeliest causes come first, each with the factor that explains the step.
 
 A step's own class says where its seconds come from: a model's sizes (`explaining.in_words`) or a
 captured model (`explaining.captured`).

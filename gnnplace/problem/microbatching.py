@@ -1,10 +1,10 @@
 """The micro-batch transform: a problem whose batch is cut into M shares in flight together.
 
 Every forward and backward op ``x`` becomes ``x#0`` ... ``x#M-1``, all on one device because they
-share parameters; update ops stay single and take the gradients of all. From a problem alone times
-and bytes are divided by M; a caller that profiled at 1/M of the batch passes ``scale=1``.
-State counts once (on ``x#0``). Ops are listed micro-batch by micro-batch, updates last.
-Where copies change one buffer (batch norm's running mean) each comes after the one before.
+share parameters. Update ops stay single and read the gradients of all copies. Times and bytes are
+divided by M, unless the caller profiled at 1/M of the batch and passes ``scale=1``. State counts
+once (on ``x#0``). Ops are listed micro-batch by micro-batch, updates last. If copies change the
+same buffer (batch norm's running mean), each runs after the one before.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""What a placement comes to: devices used and idle, and why; and what is worth trying next.
+"""Advice on a placement: used and idle devices with reasons, and what is worth trying next.
 
-Everything is simulated, nothing guessed: what was not simulated is not advised, and nothing is
-called best beyond what was tried. One device: the best of them for everything. An idle device:
-``PARTS`` of what the busiest device has, by coordinate, are moved there, and the shortest step is
-said. Micro-batches: the problem cut into 2, 4 and 8, bytes divided and times too, but for what it
-takes to launch each captured op (``costs.floors``: 22 us on GPUs, 5 us on CPUs), is placed without
-a budget, by ``contiguous`` where it is among what the placer tries, else by the placer. Of those
-that are shorter the best is said that the model can be cut into.
+Only what was simulated is advised, and "best" refers only to what was tried:
+
+* one device: everything on the best single device;
+* an idle device: ``PARTS`` of the busiest device's work, by coordinate, are moved there, and the
+  shortest step is reported;
+* micro-batches: the problem is split into 2, 4 and 8. Bytes and times are divided, except the time
+  to launch each captured op (``costs.floors``: 22 us on GPUs, 5 us on CPUs). It is placed without a
+  budget, by ``contiguous`` if the placer tries that, otherwise by the placer. Of the numbers that
+  give a shorter step and that the model can be split into, the best is reported.
+
 Complexity: a few list schedules for each sort of idle device, one construction for each number of
 micro-batches, until ``seconds`` are over.
 """

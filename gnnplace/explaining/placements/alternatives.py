@@ -1,9 +1,9 @@
-"""What it would cost to have an op, or a module, on each other device: by simulation.
+"""The simulated cost of moving an op, or a module, to each other device.
 
-A unit (a colocation class) moves whole, also where a pin or a forbid is against it: that is said.
-Two sequences are simulated for each device: the order of the placement as it is, and the best list
-schedule for the new devices; the shorter step counts. Complexity: O(D) times a list schedule by
-every known priority.
+A unit (a colocation class) moves as a whole, even if a pin or a forbid excludes the device, which
+is then reported. Two sequences are simulated for each device: the placement's present order, and
+the best list schedule for the new devices; the shorter step counts. Complexity: O(D) times a list
+schedule by every known priority.
 """
 
 from __future__ import annotations

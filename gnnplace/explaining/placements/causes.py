@@ -1,9 +1,10 @@
-"""What each op of a simulated step waits for before it starts.
+"""The event that each op of a simulated step waits for before it starts.
 
-An op starts when its device is free and all inputs are there (rule 1 of the step-time semantics).
-What holds it is the last of: the finish of the op before it on its device; the end of a copy that
-its device makes itself (``sender_busy``); the arrival of a tensor from another device. Seconds
-between that and the start are overheads of messages. Complexity: O(n + consumptions + transfers).
+An op starts when its device is free and all inputs have arrived (rule 1 of the step-time
+semantics). It waits for the last of three events: the finish of the op before it on its device; the
+end of a copy that its device makes itself (``sender_busy``); the arrival of a tensor from another
+device. Seconds between that event and the start are overheads of messages.
+Complexity: O(n + consumptions + transfers).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The critical path of a simulated step: the chain of what held what, from its end to its start.
+"""The critical path of a simulated step: the chain of waiting events from its end to its start.
 
 From the op that finishes last, each op's cause (``causes``) leads back to zero seconds. The pieces
 lie end to end, so their seconds sum to the step time: ops that compute, transfers, seconds in which

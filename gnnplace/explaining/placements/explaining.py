@@ -1,18 +1,18 @@
 """``Explanation``: what bounds a step, where each device's seconds go, and what else would cost.
 
-What each constraint costs: the same search once with it and once without.
+The price of each constraint: the same search with it and without it.
 
-A constraint's price is the step time that a search finds with all of them less the step time that
-the same search, with the same budget and seed, finds without that one. The placement at hand obeys
-fewer constraints just as well, so that no price is below zero. Where memory is the constraint the
-devices get all they want. Complexity: one search for each constraint, and one more.
+A constraint's price is the step time found with all constraints, minus the step time that the same
+search, with the same budget and seed, finds without this one. The given placement is also a
+solution with fewer constraints, so that no price is below zero. For the memory constraint, devices
+get unlimited memory. Complexity: one search for each constraint, and one more.
 
-Where the seconds of each device go: computing, and the causes of not computing.
+The seconds of each device: computing, and the causes of idle time.
 
-At an instant at which a device computes nothing, it copies what it sends itself; or its next op has
-an input that another device has not made yet; or one that is on its way; or else messages cost it
-time; or it has no next op. The five and computing sum to the step time on every device.
-Complexity: O(n + consumptions + copies).
+When a device computes nothing, one of five causes applies: it makes a copy that it sends; its next
+op waits for an input that another device has not computed yet; or for an input that is in transfer;
+it spends overheads of messages; or it has no next op. These five and computing sum to the step time
+on every device. Complexity: O(n + consumptions + copies).
 """
 
 from __future__ import annotations

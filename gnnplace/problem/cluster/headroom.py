@@ -1,7 +1,7 @@
 """Headroom: bytes of every device that a placement must leave free.
 
-What a plan does not see (the allocator's slack, libraries' work space, another process) needs room
-of its own. It stands in ``reserve`` of a device; ``Cluster.memory`` is what is left beside it.
+Memory that a plan does not count (the allocator's slack, working memory of libraries, another
+process) is reserved by a device's ``reserve``; ``Cluster.memory`` is the rest.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Constraints on what is placed: pins, forbids and colocation classes, and borders of groups.
 
-A pin to one device is a problem's ``pin``, any other pin and every forbid its ``forbid``; ops that
-stay together are one colocation class, with all classes that meet in it; by module, what is in or
-follows one unit of the model is such a set. Headroom is the devices' ``reserve``. How many devices
-are used at most is no property of a problem: see ``placers.few_devices``.
+A pin to one device becomes a problem's ``pin``; every other pin, and every forbid, its ``forbid``.
+Ops that stay together become one colocation class, merged with all classes that share an op with
+it. With ``by_module``, the ops that are in or follow one unit of the model stay together. Headroom
+becomes the devices' ``reserve``. The maximal number of devices is not a property of a problem: see
+``placers.few_devices``.
 
-What devices have at most is said as accelerate's ``max_memory`` says it, bytes by device. A device
-is named, or numbered as PyTorch numbers GPUs: ``0`` is the first device that is no CPU. Devices
-that are not named keep what they have.
+``max_memory`` gives bytes by device, as in accelerate. A device is given by name, or by number as
+PyTorch numbers GPUs: ``0`` is the first device that is not a CPU. Other devices keep their memory.
 
-Which ops a pattern over module names matches.
+Matching of patterns over module names.
 
 ``encoder`` matches the module ``encoder`` and all inside it, and so does ``encoder.*``; in general
 a pattern matches an op if it matches the name of the op's module or that of a module around it
