@@ -1,14 +1,14 @@
 """The console of commands: tables and JSON on stdout, checks of output paths.
 
-What a command is doing, on stderr: the one owner of progress.
+Progress on stderr, for all commands.
 
-On a terminal a bar stands from the second second on: what is being done, how much of it where a
-line says so ("40 of 119"), and for how long; what is done stays above it with its seconds.
-Elsewhere every line is printed as it is, of those that count one now and then; with ``--quiet``
-nothing is.
+On a terminal a bar appears after one second. It shows the current task, how much of it is done if a
+line says so ("40 of 119"), and its seconds; finished tasks stay above it with their seconds.
+Otherwise every line is printed, and of lines that count only one now and then. With ``--quiet``
+nothing is printed.
 
-The bar is drawn by a thread, and commands fork workers: nothing is drawn while one is forked, and
-the new process has no bar.
+The bar is drawn by a thread. Since commands fork workers, nothing is drawn during a fork, and the
+new process has no bar.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Ctrl-C on the command line: one line and exit code 130, wherever it strikes.
+"""Ctrl-C on the command line: one line and exit code 130, wherever it is pressed.
 
-Python raises ``KeyboardInterrupt`` where the main thread happens to be. Inside the import of
-compiled code that may come out as another error, and inside a callback it is printed and lost. So
-it is remembered here that there was one, and what was lost is raised again. What a kernel of numba
-takes and returns is made in Python, by generated code and by a file of numba's own, and the process
-crashes where that raises: there the interrupt waits for a moment. So it does where something is put
-into a ``queue.Queue``, as loggers do for the thread that writes: whoever waits for a queue that
-counts what its thread was not told of waits for ever.
+Python raises ``KeyboardInterrupt`` wherever the main thread happens to be. During the import of
+compiled code it may become another error, and in a callback it is printed and lost. So this module
+remembers the interrupt and raises it again if it was lost. In two places the interrupt is delayed
+for a moment. Arguments and results of numba kernels are converted by Python code, generated and
+numba's own, and the process crashes if that raises. And loggers put records into a ``queue.Queue``
+for their writing thread: an interrupt inside ``put`` would leave a counter wrong, and whoever joins
+the queue would wait forever.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The command line: finds the command, parses, runs. Exit 0 done, 2 bad input, 3 infeasible.
 
-A command is a module of this folder with ``run(args)``, which returns the exit code; what it does
-and its arguments stand in ``options.json``, by its module's name, with dashes. The module is
-imported when its arguments have been parsed, so that ``--help`` waits for nothing else.
-Ctrl-C is exit 130, a reader of stdout that has gone is 141; a full disk is bad output, exit 2.
+A command is a module of this folder with ``run(args)``, which returns the exit code. Its
+description and its options are in ``options.json``, under the module's name with dashes. The module
+is imported after its arguments have been parsed, so that ``--help`` imports nothing else. Exit
+codes: 130 after Ctrl-C, 141 if the reader of stdout has closed it, 2 if the disk is full.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One description of an answer, and its renderers: JSON, a terminal, a page, CSV and Markdown.
 
-What an answer's own file describes is which values it has, what programs call each (`key`), what
-people call it (`heading`) and how they read it (`text`). The renderers are here and nowhere else.
+The module of an answer lists its values, each with a name for programs (`key`), a heading for
+people (`heading`) and a format for people (`text`). All rendering is done here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one shell of all pages: headings, paragraphs, cards, tables and pictures in one file.
 
-Every function escapes the text that it gets and returns ``Html``, so that a type checker tells what
-is text from what is markup. A page is light or dark as the reader's system is, until its switch
-says otherwise, and prints in black on white. Its policy forbids it to fetch anything.
+Every function escapes its text and returns ``Html``, so that a type checker can tell text from
+markup. A page is light or dark as the reader's system is, unless its switch is used, and prints in
+black on white. Its content security policy forbids it to fetch anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plan costs in US dollars and kilowatt-hours, by prices that the user gives.
+"""The cost of a plan in US dollars and kilowatt-hours, at prices that the user gives.
 
 A step of ``s`` seconds on ``n`` GPUs at ``p`` USD a GPU-hour costs ``n p s / 3600``, whatever part
 of the time a GPU is busy. Energy is counted at the cards' power limits: an upper bound of what they

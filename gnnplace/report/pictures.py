@@ -1,16 +1,14 @@
 """All pictures, drawn by matplotlib: lines or dots on two axes, and tables of shades.
 
-Whoever wants a picture gives plain numbers and names (``Series``, ``Axis``, ``Table``), gets a
-``Figure``, and turns it into the text of an SVG file with ``svg``. Only this file knows matplotlib,
-and only its objects: no window, no current figure. It is imported by the functions that draw, so
-that commands which draw nothing do not wait for it. The same numbers give the same text.
+A caller passes numbers and names (``Series``, ``Axis``, ``Table``), gets a ``Figure``, and converts
+it to the text of an SVG file with ``svg``. Only this file uses matplotlib, and only its objects,
+without a window or a current figure. It is imported by the functions that draw, so that other
+commands do not wait for it. The same numbers give the same text.
 
-A drawn SVG made small and self-contained, with a tooltip on each of its marks.
-
-What a plotting library writes names its own address, a DTD's, and an id for every group. Here only
-what is seen stays: no address but SVG's namespace, no group but for a reason, coordinates to a
-hundredth of a pixel. A group whose id is a JSON list of texts has a mark for each of them; the text
-becomes the mark's ``<title>``, which browsers show where the pointer rests.
+SVG files are made small and self-contained, with a tooltip on each mark. Matplotlib writes
+addresses, a DTD and an id for every group; here only visible elements are kept, with coordinates to
+a hundredth of a pixel. A group whose id is a JSON list of texts has a mark for each text, which
+becomes the mark's ``<title>``; browsers show it under the pointer.
 """
 
 from __future__ import annotations

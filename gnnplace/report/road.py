@@ -1,7 +1,7 @@
-"""``walk_road``: the whole road on one model: captured, profiled, placed, executed, verified.
+"""``walk_road``: captures, profiles, places, executes and verifies a model (``gnnplace demo``).
 
-What ``gnnplace demo`` shows. Every placer that is shown places the model; those whose row in the
-table of placers says so are executed on real workers and compared with one device.
+Every listed placer places the model. Placements of placers that are marked in the table of placers
+are executed on real workers and compared with one device.
 """
 
 from __future__ import annotations

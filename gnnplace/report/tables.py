@@ -1,4 +1,4 @@
-"""What tables say: placers side by side, one simulated step, sizes of micro-batches, modules.
+"""Tables of placements: placers side by side, one simulated step, sizes of micro-batches, modules.
 
 A placement or a plan by module is also a file to read (.md) or to work with (.csv). Intervals are
 those of the throughput objective.
