@@ -1,9 +1,9 @@
 """Rates that follow from a step time: tokens and FLOPs a second, MFU, days of a run.
 
-Model FLOPs utilization (MFU) is the model's FLOPs of a step over the FLOPs that all devices could do
-in that time, at the peak of dense products in the type of the precision (Chowdhery et al., 2022,
-PaLM, arXiv 2204.02311, appendix B). The model's FLOPs are the forward and backward passes of all products, including the
-whole square of attention, without recomputation. Peaks are in `problem/cluster/gpus.json`.
+Model FLOPs utilization (MFU) is the model's FLOPs of a step over the FLOPs that all devices could
+do in that time, at the peak of dense products in the type of the precision (Chowdhery et al., 2022,
+PaLM, arXiv 2204.02311, appendix B). The model's FLOPs are the forward and backward passes of all
+products, including the whole square of attention, without recomputation. Peaks are in `problem/cluster/gpus.json`.
 """
 
 from __future__ import annotations
