@@ -3,7 +3,8 @@
 Model FLOPs utilization (MFU) is the model's FLOPs of a step over the FLOPs that all devices could
 do in that time, at the peak of dense products in the type of the precision (Chowdhery et al., 2022,
 PaLM, arXiv 2204.02311, appendix B). The model's FLOPs are the forward and backward passes of all
-products, including the whole square of attention, without recomputation. Peaks are in `problem/cluster/gpus.json`.
+products, including the whole square of attention, without recomputation. Peaks
+are in `problem/cluster/gpus.json`.
 """
 
 from __future__ import annotations
