@@ -34,7 +34,7 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.classes import Classes
-from gnnplace.sharding.solver.tables import Buckets, Memo, Table, buckets_of, cells_of
+from gnnplace.sharding.solver.tables import Buckets, Factor, Memo, buckets_of, cells_of
 
 Cells = list[
     tuple[tuple[int, ...], FloatArray]
@@ -83,7 +83,7 @@ class _Elimination:
     sizes: list[int]
     memory_limit: float
 
-    def eliminate(self, node: int) -> list[Table]:
+    def eliminate(self, node: int) -> list[Factor]:
         """Take a node out; return the tables it was in, for the traceback."""
         tables = self.buckets.take(node)
         scope = tuple(
@@ -98,11 +98,11 @@ class _Elimination:
             cost, classes = memo.of(
                 key, tables, partial(self._without, node, scope, tables)
             )
-            self.buckets.add(Table(scope, cost, classes))
+            self.buckets.add(Factor(scope, cost, classes))
         return tables
 
     def _without(
-        self, node: int, scope: tuple[int, ...], tables: list[Table]
+        self, node: int, scope: tuple[int, ...], tables: list[Factor]
     ) -> tuple[FloatArray, tuple[Classes, ...]]:
         """Return the table that is left over ``scope``, and its classes."""
         memo = self.buckets.memo
@@ -159,7 +159,7 @@ class _Elimination:
             )
 
 
-def _classes(memo: Memo, tables: list[Table], node: int) -> Classes:
+def _classes(memo: Memo, tables: list[Factor], node: int) -> Classes:
     """Return the classes of a node's configurations that all tables together tell apart."""
     return memo.joint(
         [table.classes_of(node) for table in tables if node in table.scope]
@@ -167,7 +167,7 @@ def _classes(memo: Memo, tables: list[Table], node: int) -> Classes:
 
 
 def _representatives(
-    memo: Memo, node: int, tables: list[Table], count: int
+    memo: Memo, node: int, tables: list[Factor], count: int
 ) -> LongArray:
     """Return the cheapest configuration of a node in every class that its neighbours tell apart."""
     together = _classes(memo, [table for table in tables if len(table.scope) > 1], node)
@@ -228,7 +228,7 @@ def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatA
 
 
 def _trace_back(
-    eliminated: list[tuple[int, list[Table]]], sizes: list[int]
+    eliminated: list[tuple[int, list[Factor]]], sizes: list[int]
 ) -> tuple[int, ...]:
     """Return the best configuration of every node, from the last eliminated to the first. [N]"""
     configuration = [-1] * len(sizes)

@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """A cost over some nodes' configurations.
+class Factor:
+    """A factor of the elimination: a cost table over the configurations of some nodes.
 
     Attributes:
         scope: numbers of the nodes of its axes, ascending.
@@ -71,7 +71,7 @@ class Memo:
         return self.of(tuple(map(id, parts)), parts, partial(joint, parts))
 
 
-def cells_of(table: Table, picked: Mapping[int, LongArray]) -> FloatArray:
+def cells_of(table: Factor, picked: Mapping[int, LongArray]) -> FloatArray:
     """Return a table's cells for ``picked`` configurations of each node."""
     cost = table.cost
     for axis, (node, classes) in enumerate(
@@ -87,11 +87,11 @@ def cells_of(table: Table, picked: Mapping[int, LongArray]) -> FloatArray:
 class Buckets:
     """Tables by the nodes they are over, while nodes are being eliminated."""
 
-    tables: list[dict[int, Table]]
+    tables: list[dict[int, Factor]]
     memo: Memo = field(default_factory=Memo)
     count: int = 0
 
-    def add(self, table: Table) -> None:
+    def add(self, table: Factor) -> None:
         """Add a table. Tables over the same nodes become one, so that a neighbour can be
         split off.
         """
@@ -102,11 +102,11 @@ class Buckets:
         self.count += 1
         self._put(self.count, table)
 
-    def _put(self, key: int, table: Table) -> None:
+    def _put(self, key: int, table: Factor) -> None:
         for node in table.scope:
             self.tables[node][key] = table
 
-    def take(self, node: int) -> list[Table]:
+    def take(self, node: int) -> list[Factor]:
         """Take out all tables over ``node``."""
         tables = dict(self.tables[node])
         for key, table in tables.items():
@@ -115,14 +115,14 @@ class Buckets:
         return list(tables.values())
 
 
-def _added(memo: Memo, first: Table, second: Table) -> Table:
+def _added(memo: Memo, first: Factor, second: Factor) -> Factor:
     key = ("+", first.signature(first.scope), second.signature(second.scope))
     cost, classes = memo.of(key, (first, second), partial(_sum, memo, first, second))
-    return Table(first.scope, cost, classes)
+    return Factor(first.scope, cost, classes)
 
 
 def _sum(
-    memo: Memo, first: Table, second: Table
+    memo: Memo, first: Factor, second: Factor
 ) -> tuple[FloatArray, tuple[Classes, ...]]:
     """Return the sum of two tables over the same nodes, and its classes."""
     classes: dict[int, Classes] = {}
@@ -139,13 +139,13 @@ def buckets_of(problem: ShardingProblem) -> Buckets:
     memo = buckets.memo
     for node, cost in enumerate(problem.cost):
         alone: Classes = memo.of(len(cost), None, partial(each_alone, len(cost)))
-        buckets.add(Table((node,), cost, (alone,)))
+        buckets.add(Factor((node,), cost, (alone,)))
     for edge in problem.edges:
         key = ("edge", id(edge.cost), edge.u < edge.v)
         cells, classes = memo.of(key, edge, partial(_over_classes, edge))
         first = min(edge.u, edge.v)
         second = max(edge.u, edge.v)
-        buckets.add(Table((first, second), cells, classes))
+        buckets.add(Factor((first, second), cells, classes))
     return buckets
 
 
@@ -209,7 +209,7 @@ class _ArrayRow:
 def flat_of(problem: ShardingProblem) -> Flat:
     """Return the tables of a problem; those of parallel edges are added up."""
     # A table is in the buckets of both of its nodes, under one key.
-    pair_tables: dict[int, Table] = {}
+    pair_tables: dict[int, Factor] = {}
     for tables in buckets_of(problem).tables:
         for key, bucket_table in tables.items():
             if len(bucket_table.scope) == 2:
