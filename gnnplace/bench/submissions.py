@@ -321,8 +321,8 @@ def check_row(row: Row, where: str) -> None:
         return
     if "placement" not in row:
         raise InputError(f"{where}: 'placement' is missing; `pack` writes it")
-    entry, _ = _entry_of(row, where)
-    problem = problem_of(row, where)
+    entry, folder = _entry_of(row, where)
+    problem = _problem(entry.model_dump_json(), str(folder))
     is_same = digest(problem) == row["digest"]
     if not is_same and not entry.is_computed:
         raise InputError(_other_digest(problem, row, where))

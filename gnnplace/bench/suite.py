@@ -82,6 +82,7 @@ EXECUTE: Final = "execute"
 JOINT: Final = "joint"
 SOURCES = ("family", "captured", "dataset", "model", "profile", "file")
 FILES = ("profile", "file")  # sources that may say their family and cluster as well
+COMPUTED = ("family", "captured", "model")  # sources whose costs no file has
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
@@ -143,7 +144,7 @@ class ProblemEntry(Schema):
 
         Those of drawn families and clusters and of captured models are.
         """
-        return bool(self.family and not self.file) or bool(self.captured or self.model)
+        return self._sources()[0] in COMPUTED
 
     @model_validator(mode="after")
     def _one_source(self) -> ProblemEntry:

@@ -135,6 +135,13 @@ def test_another_digest_is_accepted_only_of_costs_that_are_computed(
     assert "digest is" in capsys.readouterr().err
 
 
+def test_costs_of_a_file_are_not_computed_whatever_its_family():
+    profile = ProblemEntry(profile="vgg16.txt", family="vgg", cluster="pcie-v100-4")
+    assert not profile.is_computed
+    assert not ProblemEntry(file="mine.json", family="mine").is_computed
+    assert ProblemEntry(family="layered").is_computed
+
+
 def test_a_cell_has_one_row(packed, tmp_path, capsys):
     line = packed.read_text().splitlines()[0]
     (tmp_path / "lucky.jsonl").write_text(f"{line}\n{line}\n")
