@@ -680,9 +680,13 @@ class Framework:
             seconds[0] += self.network.exchange(ALL_GATHER, shards, gathered, inside)
             if elements:
                 size = self.state_bytes.gradient * elements
-                seconds[1] += self.scatter(size, holders)
                 if self.constants["groups_once"]:
-                    seconds[1] -= self._sum_over_groups(size, holders)
+                    # The sum over groups comes once a step (`sums_once`).
+                    seconds[1] += self.network.exchange(
+                        REDUCE_SCATTER, shards, size, inside
+                    )
+                else:
+                    seconds[1] += self.scatter(size, holders)
         return seconds
 
     def replica_exchanges(
