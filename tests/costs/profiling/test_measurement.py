@@ -17,13 +17,23 @@ from tests.costs.profiling.programs import small
 from tests.tracing.straight_run import run_program
 
 
+TRIES = 3
+"""Comparisons of two measurements: a neighbour of this machine disturbs one of them for some
+seconds, and a measurement that is wrong disagrees each time."""
+
+
 def step_seconds(program: Program) -> float:
-    """CPU seconds of whole steps, ops and all."""
+    """Return the CPU seconds of a whole step on one thread, as `measure_ops` has it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     seconds = []
-    for _ in range(8):
-        start = time.thread_time()
-        run_program(program)
-        seconds.append(time.thread_time() - start)
+    try:
+        for _ in range(8):
+            start = time.thread_time()
+            run_program(program)
+            seconds.append(time.thread_time() - start)
+    finally:
+        torch.set_num_threads(threads)
     return float(np.median(seconds))
 
 
@@ -31,10 +41,15 @@ def step_seconds(program: Program) -> float:
 def test_the_sum_is_near_the_step() -> None:
     program = small("mlp", batch=64, optimizer="sgd")
     before = {n: t.clone() for n, t in program.initial.items()}
-    seconds, _ = measure_ops(program)
-    assert seconds.shape == (len(program.ops),)
-    assert (seconds >= 0).all()
-    assert 0.4 < seconds.sum() / step_seconds(program) < 1.5
+    ratios = []
+    for _ in range(TRIES):
+        seconds, _ = measure_ops(program)
+        assert seconds.shape == (len(program.ops),)
+        assert (seconds >= 0).all()
+        ratios.append(seconds.sum() / step_seconds(program))
+        if 0.4 < ratios[-1] < 1.5:
+            break
+    assert 0.4 < ratios[-1] < 1.5, f"sum over step, {TRIES} times: {ratios}"
     assert all(torch.equal(before[n], program.initial[n]) for n in before)
 
 
