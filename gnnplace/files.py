@@ -68,7 +68,7 @@ PLAIN_MESSAGES = {
 
 @contextmanager
 def within(source: str | Path) -> Iterator[None]:
-    """Errors in what a file says begin with the file, and are of its format.
+    """Raise errors of what is read inside as errors of the file's format that name the file.
 
     Raises:
         FormatError: what is read inside raises an InputError.
@@ -91,7 +91,9 @@ def cache_folder() -> Path:
 
 
 def read_size(given: GivenT | str) -> GivenT | float:
-    """Bytes as people write them, "16GB" or "512MiB"; numbers, and what is no text, as they are.
+    """Return the bytes that a text such as "16GB" or "512MiB" stands for.
+
+    Anything but a text is returned as it is.
 
     Raises:
         ValueError: a text that is none.
@@ -183,7 +185,7 @@ class Schema(BaseModel):
 
 
 def key_path(location: tuple[int | str, ...]) -> str:
-    """Spells a pydantic location as a path, e.g. ``('ops', 3, 'time')`` as ``ops[3].time``."""
+    """Format a pydantic location as a path, e.g. ``('ops', 3, 'time')`` as ``ops[3].time``."""
     path = ""
     for part in location:
         if isinstance(part, int):
@@ -302,7 +304,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def json_of(text: str, path: str | Path) -> object:
-    """Plain data of a JSON text; repeated keys in one object are errors.
+    """Return the plain data of a JSON text. Keys that repeat in one object are errors.
 
     Raises:
         FormatError: it is not JSON; names `path`.
@@ -398,7 +400,9 @@ def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> object
 def yaml_of(
     text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
 ) -> object:
-    """Plain data of a YAML text; one that is longer than `YAML` characters is read as JSON.
+    """Return the plain data of a YAML text.
+
+    A text of more than `YAML` characters is read as JSON.
 
     Raises:
         FormatError: it is not YAML, or has a tag that makes more than plain data; names `source`.
@@ -456,7 +460,7 @@ def read_text(path: str | Path) -> str:
 
 
 def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Lets ``write`` fill a file, whole or not at all.
+    """Write a file completely or not at all.
 
     A temporary file beside ``path`` is filled and renamed over it. A symbolic link stays and the
     file that it leads to is replaced. What is no regular file, such as a terminal, a pipe or
@@ -477,7 +481,7 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def in_place(path: str | Path) -> bool:
-    """Whether a path names something to write to as it is, and no file to replace."""
+    """Return whether a path is written to directly, because it is no regular file."""
     if descriptor_of(path) is not None:
         return True
     try:
@@ -528,7 +532,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows of cells as CSV, the headings first."""
+    """Return rows of cells as CSV. The first row has the headings."""
     file = StringIO()
     csv.writer(file, lineterminator="\n").writerows(rows)
     return file.getvalue()

@@ -42,7 +42,7 @@ EXTRA_OF = {
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """Within it an import of a library that an extra brings fails by the extra's name.
+    """Raise failed imports inside as errors that name the extra which installs the library.
 
     Raises:
         MissingExtraError: The library is not installed.

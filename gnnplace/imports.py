@@ -64,7 +64,7 @@ def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
 
 @contextmanager
 def importable(module: str) -> Iterator[None]:
-    """Within it the files beside a module can be imported.
+    """Let the files beside a module be imported inside.
 
     A console script has its own folder on the path instead of the current one.
     """
@@ -164,7 +164,7 @@ def _functions(holder: object) -> list[str]:
 
 
 def _moved(module: str, error: BaseException) -> str:
-    """Where a module's file lies, if what failed is that it was looked for elsewhere."""
+    """Return a hint where a module's file lies, if the import failed because it was not found."""
     missing = (
         isinstance(error, ModuleNotFoundError)
         and error.name == module.partition(".")[0]

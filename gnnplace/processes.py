@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Has the kernel end this process with its parent.
+    """Have the kernel end this process when its parent ends.
 
     Args:
         parent: the process that made this one.

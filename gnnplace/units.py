@@ -19,7 +19,7 @@ BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 def seconds_text(value: float | None) -> str:
-    """Seconds with a unit that suits, e.g. ``12.3 ms``."""
+    """Format seconds with a suitable unit, e.g. ``12.3 ms``."""
     if value is None:
         return "-"
     if value == 0 or value != value or value == float("inf"):
@@ -83,7 +83,7 @@ def age_text(seconds: float) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """Bytes with a unit that suits, e.g. ``1.5 MB``."""
+    """Format bytes with a suitable unit, e.g. ``1.5 MB``."""
     scale, unit = next(
         ((s, u) for s, u in BYTES if abs(value) >= NEARLY * s), BYTES[-1]
     )

@@ -145,7 +145,7 @@ class Forward:
         self.overlap = overlap(self.simulation, problem.num_devices)
 
     def seconds(self, calibration: Calibration) -> float:
-        """Predicted seconds of a step."""
+        """Return the predicted seconds of a step."""
         plain = self._plain
         c = calibration
         slower = 1.0 + c.contention * self.overlap[:, None]
@@ -204,7 +204,7 @@ def fit(samples: Sequence[Sample]) -> Calibration:
 
 
 def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
-    """As `fit`, of placements that are compiled already."""
+    """Fit a calibration to placements that are compiled already; see `fit`."""
     if len(models) < FEWEST:
         raise InputError(
             f"calibration: {len(models)} measured placements; {FEWEST} are needed"
@@ -242,7 +242,7 @@ def cross_validated(
     *,
     by_problem: bool = False,
 ) -> list[float]:
-    """Predicted seconds of every sample, by parameters fitted to the other folds' samples.
+    """Return each sample's predicted seconds by parameters fitted to the other folds.
 
     Args:
         samples: Placements; two samples of one placement are never in two folds.
@@ -369,7 +369,7 @@ def calibrate(
     seed: int = 0,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Calibrated:
-    """Fits one calibration to the runs of this machine.
+    """Fit one calibration to the runs of this machine.
 
     With several problems, each is predicted by what was fitted to the others.
 

@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def kind(self) -> str:
-        """Of a variation its name without its number; all placers are one kind."""
+        """Return a variation's name without its number, or one name for all placers."""
         kind, _, number = self.name.rpartition(" ")
         if number.isdecimal():
             return kind
@@ -68,7 +68,7 @@ def draw_candidates(
     count: int = 30,
     seed: int = 0,
 ) -> list[Candidate]:
-    """At most `count` placements that differ, and a row for every placer that failed.
+    """Return up to `count` different placements, and a row for every placer that failed.
 
     Args:
         problem: The problem that is placed in many ways.
@@ -95,7 +95,7 @@ def draw_candidates(
 def _spanning(
     found: list[Candidate], simulator: Simulator, count: int
 ) -> list[Candidate]:
-    """At most `count` of the candidates, which span the range of predicted step times."""
+    """Return up to `count` candidates that span the range of predicted step times."""
     predicted = {
         c.name: np.log(_seconds(simulator, c.placement)) for c in found if c.placement
     }
@@ -160,7 +160,7 @@ def _variations(
     best: Placement | None,
     rng: np.random.Generator,
 ) -> Iterator[Candidate]:
-    """Adversarial placements first, then without end mixtures and random ones."""
+    """Yield adversarial placements, then mixtures and random ones without end."""
     random_units = _unit_devices(problem, rng)
     if best is not None:
         base = _unit_view(problem, best.device)
@@ -206,7 +206,7 @@ def _reordered(problem: Problem, best: Placement) -> Iterator[Candidate]:
 
 
 def _unit_view(problem: Problem, device: IntArray) -> IntArray:
-    """Device of each unit. [U]"""
+    """Return the device of each unit. [U]"""
     units = np.empty(problem.num_units, dtype=np.int32)
     units[problem.unit_of] = device
     return units
@@ -222,7 +222,10 @@ def _unit_devices(problem: Problem, rng: np.random.Generator) -> Callable[[], In
 def _alike(
     problem: Problem, simulator: Simulator, base: IntArray, rng: np.random.Generator
 ) -> IntArray:
-    """Far from the base, but predicted alike: what the simulator thinks does not matter."""
+    """Return a placement far from the base that is predicted to take as long.
+
+    Its measured step shows what the simulator neglects.
+    """
     limit = ALIKE * _completed(problem, simulator, base)
     units = base.copy()
     for _ in range(WALK):
@@ -252,7 +255,7 @@ def _mixed(
 
 
 def _chunks(problem: Problem, rng: np.random.Generator) -> IntArray:
-    """Units in the order of the problem, cut at random places."""
+    """Return the units in the order of the problem, cut at random places."""
     devices = rng.permutation(problem.num_devices)
     cuts = np.sort(rng.integers(problem.num_units, size=problem.num_devices - 1))
     chunk = np.searchsorted(cuts, np.arange(problem.num_units), side="right")

@@ -133,7 +133,7 @@ class Database:
 
     @property
     def shown(self) -> str:
-        """The URL without its password."""
+        """Return the URL without its password."""
         if "://" in self.url:
             return make_url(self.url).render_as_string()
         return self.url
@@ -224,7 +224,10 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """Writers take their turn at the beginning: one that reads first could not write later."""
+    """Begin a transaction as a writer.
+
+    One that began by reading could not write after another writer.
+    """
     reads = connection.get_execution_options().get("gnnplace_reads", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 

@@ -82,7 +82,7 @@ class Study:
 
     @property
     def title(self) -> str:
-        """What was studied, in a few words."""
+        """Return what was studied, in a few words."""
         return (
             f"{self.model} on {self.cluster}, {self.problem.microbatches} micro-batches"
         )
@@ -106,7 +106,7 @@ class OpResidual:
 
     @property
     def excess(self) -> float:
-        """Seconds that it takes longer than predicted."""
+        """Return by how many seconds it takes longer than predicted."""
         return self.measured - self.predicted
 
 
@@ -132,7 +132,7 @@ class LinkResidual:
 def op_residuals(
     samples: Sequence[Sample], steps: Mapping[str, Sequence[StepRecord]]
 ) -> list[OpResidual]:
-    """Residuals of all ops, the largest in seconds first.
+    """Return the residuals of all ops, the largest number of seconds first.
 
     Args:
         samples: Runs with their problems.
@@ -162,7 +162,7 @@ def op_residuals(
 def link_residuals(
     samples: Sequence[Sample], steps: Mapping[str, Sequence[StepRecord]]
 ) -> list[LinkResidual]:
-    """Residuals of all links, in the order of their names; the sender's own time alone.
+    """Return the residuals of all links by name, counting only the sender's own time.
 
     Args:
         samples: Measured runs; the messages of emulated ones are simulated and say nothing.

@@ -39,11 +39,11 @@ class StepObjective(ABC):
     @property
     @abstractmethod
     def problem(self) -> Problem:
-        """The problem, as it was profiled; made when it is first asked for."""
+        """Return the problem as it was profiled. It is made at the first call."""
 
     @abstractmethod
     def measure(self, placements: Sequence[Placement]) -> list[Measured]:
-        """Measures placements, as many at a time as there is room for; in their order.
+        """Measure placements, as many at a time as fit on the machine, and return them in order.
 
         A failure is a result. A placement that was measured before is not measured again.
         """

@@ -141,7 +141,7 @@ def _drift(problem: Problem, ratios: dict[str, FloatArray], count: int) -> Float
 
 
 def _shrunk(seconds: FloatArray, seen: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Posterior mean and standard deviation of each op's log ratio. [n], [n]"""
+    """Return the posterior mean and standard deviation of each op's log ratio. [n], [n]"""
     n = len(seconds)
     count = np.isfinite(seen).sum(axis=0)
     if not count.any():
@@ -160,7 +160,7 @@ def _shrunk(seconds: FloatArray, seen: FloatArray) -> tuple[FloatArray, FloatArr
 def fit_parameters(
     models: Sequence[Forward], measured: FloatArray, noise: float
 ) -> Calibration:
-    """Messages, contention and slowdown at the greatest of their posterior.
+    """Return message costs, contention and slowdown where their posterior is greatest.
 
     Args:
         models: The models of the measured placements.
@@ -209,18 +209,18 @@ class Posterior:
     def add(
         self, placements: Sequence[Placement], measured: Sequence[Measured]
     ) -> None:
-        """Learns what placements came to."""
+        """Update the posterior with measured placements."""
         self.observed += map(Observation, placements, measured)
         self._fit()
 
     @property
     def succeeded(self) -> list[Observation]:
-        """Placements that could be measured."""
+        """Return the placements that could be measured."""
         return [entry for entry in self.observed if entry.measured.seconds is not None]
 
     @property
     def problem(self) -> Problem:
-        """The corrected problem, for placers and their simulator."""
+        """Return the corrected problem, for placers and their simulator."""
         return calibrated(self.ops.problem, self.calibration, self._overlap)
 
     def drawn(self, rng: np.random.Generator) -> Problem:
@@ -240,7 +240,7 @@ class Posterior:
         return mean, np.sqrt(np.maximum(self._scale**2 - explained, 0.0))
 
     def best(self) -> Observation:
-        """Of the measured placements the one that is believed fastest.
+        """Return the measured placement that is believed to be the fastest.
 
         Raises:
             ValueError: none could be measured.
@@ -332,7 +332,7 @@ def distance(problem: Problem, first: Placement, second: Placement) -> float:
 
 
 def _same_order(first: Placement, second: Placement) -> bool:
-    """Whether devices have the same sequences, whatever the devices are called."""
+    """Return whether two placements have the same sequences under any renaming of devices."""
     if first.sequence is None or second.sequence is None:
         return first.sequence is second.sequence
     return {part.tobytes() for part in first.sequence} == {

@@ -32,7 +32,7 @@ def new_id() -> str:
 
 
 def packed(data: object) -> bytes:
-    """JSON, compressed; NaN and infinity are refused."""
+    """Return compressed JSON. NaN and infinity are refused."""
     return zlib.compress(
         json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), 1
     )
@@ -98,7 +98,7 @@ class StepRecord:
     transfers: tuple[tuple[str, str, str, str, float, float, float], ...] = ()
 
     def timeline(self) -> bytes:
-        """Ops and transfers as they are stored, rounded to nanoseconds."""
+        """Return ops and transfers as they are stored, rounded to nanoseconds."""
         ops = {name: [round(x, 9) for x in times] for name, times in self.ops.items()}
         rows = [
             [*row[:5], round(row[5], 9), round(row[6], 9)] for row in self.transfers
@@ -176,14 +176,14 @@ class StoredRun:
 
     @property
     def step_time(self) -> float | None:
-        """Seconds of a step by the clock of the run's mode; None without a step."""
+        """Return the seconds of a step by the clock of the run's mode, or None without a step."""
         if self.mode == EMULATED:
             return self.virtual
         return self.wall
 
     @property
     def fastest(self) -> float | None:
-        """Seconds of the shortest step by the clock of the run's mode; None without a step."""
+        """Return the seconds of the shortest step by the clock of the run's mode, or None."""
         if self.mode == EMULATED:
             return self.fastest_virtual
         return self.fastest_wall
@@ -195,7 +195,7 @@ DISTURBED = 1.25  # wall over virtual seconds: an undisturbed run has up to 1.1
 def medians(
     steps: list[tuple[float, float, bool]],
 ) -> tuple[float | None, float | None]:
-    """Median wall and virtual seconds of (wall, virtual, interrupted) rows."""
+    """Return the median wall and virtual seconds of (wall, virtual, interrupted) rows."""
     if not steps:
         return None, None
     quiet = [wall for wall, _, interrupted in steps if not interrupted]
@@ -220,7 +220,7 @@ def is_disturbed(steps: list[tuple[float, float, bool]]) -> bool:
 def fastest(
     steps: list[tuple[float, float, bool]],
 ) -> tuple[float | None, float | None]:
-    """Shortest wall and virtual seconds of (wall, virtual, interrupted) rows.
+    """Return the shortest wall and virtual seconds of (wall, virtual, interrupted) rows.
 
     Other processes, the hypervisor and cold caches make steps longer and never shorter, so the
     shortest of many is nearest to what a placement takes by itself, and two measurements of it

@@ -84,7 +84,7 @@ def stored_samples(
 
 
 def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:
-    """One sample of each placement of a problem: the one with the shortest step."""
+    """Return, for each placement of a problem, its sample with the shortest step."""
     best: dict[tuple[str, bytes], Sample] = {}
     for sample in samples:
         key = (sample.problem.fingerprint, sample.placement.key)
@@ -94,7 +94,7 @@ def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]:
-    """At most so many samples, drawn without replacement, in their order."""
+    """Return at most `most` samples, drawn without replacement, in their order."""
     if len(samples) <= most:
         return list(samples)
     drawn = np.random.default_rng(seed).choice(len(samples), most, replace=False)
@@ -102,14 +102,14 @@ def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]
 
 
 def fastest_of(run: StoredRun, clock: str | None) -> float | None:
-    """Seconds of a run's shortest step by a clock, or by that of its mode; None without a step."""
+    """Return the seconds of a run's shortest step, or None without a step."""
     return {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}[
         clock
     ]
 
 
 def clocked(steps: list[StepRecord], clock: str) -> tuple[float | None, float | None]:
-    """Seconds of the shortest step and of the median one by a clock; None without a step."""
+    """Return the seconds of the shortest and of the median step by a clock, or None."""
     times = [(s.wall, s.virtual, s.interrupted) for s in steps]
     number = CLOCKS.index(clock)
     return fastest(times)[number], medians(times)[number]
@@ -184,7 +184,7 @@ def shortest(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def settled(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """One step time of each placement from several rounds of measuring them all.
+    """Return one step time of each placement from several rounds that measured them all.
 
     A round's time of a placement is taken as the product of the placement's, the round's (how busy
     the machine was) and noise; the first two are found by median polish of the logarithms (Tukey,
@@ -207,7 +207,7 @@ def halves(
     rounds: Sequence[Sequence[float]],
     settle: Callable[[Sequence[Sequence[float]]], list[float]] = shortest,
 ) -> Agreement:
-    """How well the first, third, ... round agree with the second, fourth, ...
+    """Return how well the odd rounds agree with the even ones.
 
     Args:
         rounds: Seconds of each placement. [rounds, placements]

@@ -105,7 +105,7 @@ class MeasurementStore:
 
     @property
     def url(self) -> str:
-        """Where it is, without a password."""
+        """Return where the store is, without a password."""
         return self._database.shown
 
     def begin(self, run: RunRecord) -> None:
@@ -203,7 +203,7 @@ class MeasurementStore:
         return unpacked(data)
 
     def prune(self, selection: Selection, *, keep: int = 0) -> int:
-        """Forgets runs, their steps, and problems that no run is left of.
+        """Delete runs, their steps, and problems that no run is left of.
 
         Args:
             selection: Which runs are forgotten.

@@ -58,7 +58,7 @@ class CatalogueModel:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens or patches of an example by default; None where they are not known."""
+        """Return the tokens or patches of an example by default, or None if unknown."""
         if self.length is not None:
             return self.length
         images = self.config.get("vision_config", self.config)
@@ -68,7 +68,7 @@ class CatalogueModel:
 
     @property
     def length(self) -> int | None:
-        """Tokens of an example by default; None where its examples are no rows of tokens."""
+        """Return the tokens of an example by default, or None if examples are no rows of tokens."""
         positions = self.config.get(
             "max_position_embeddings", self.config.get("n_positions")
         )

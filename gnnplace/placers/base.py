@@ -64,7 +64,7 @@ class Result:
 
     @property
     def peak_memory(self) -> FloatArray:
-        """Bytes of each device at its peak. [D]"""
+        """Return the bytes of each device at its peak. [D]"""
         return self.simulation.peak_memory
 
     def __str__(self) -> str:

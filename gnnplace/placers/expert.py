@@ -44,7 +44,7 @@ class Expert(Placer):
     name = "expert"
 
     def __init__(self, published: bool = True) -> None:
-        """With the published placement of recurrent layers, or the rules from names alone."""
+        """Use the published placement of recurrent layers, or the rules from names alone."""
         self.published = published
 
     def search(

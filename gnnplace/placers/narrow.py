@@ -102,19 +102,19 @@ class NarrowSearch:
 
     @property
     def found(self) -> Found:
-        """The best placement of the whole problem so far."""
+        """Return the best placement of the whole problem so far."""
         groups = self.expansion.narrow.problem.num_ops
         note = f"{groups} narrow groups, {self.chunks.lap} laps"
         return Found(*self.expansion.best, note)
 
     @property
     def fits(self) -> bool:
-        """Whether the best placement runs within all memory."""
+        """Return whether the best placement runs within all memory."""
         return self.expansion.space.fits(*self.expansion.best)
 
     @property
     def stale(self) -> bool:
-        """Whether the later half of the laps, and not too few, found nothing."""
+        """Return whether the later half of the laps, if there were enough, found nothing better."""
         since = self.chunks.lap - self.last_gain
         return since >= PATIENT and since >= self.last_gain
 

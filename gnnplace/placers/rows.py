@@ -90,7 +90,7 @@ class PlacerRow:
 
     @property
     def is_construction(self) -> bool:
-        """Whether it builds one placement, so that it knows no budget."""
+        """Return whether it builds one placement and ignores the budget."""
         return self.speed is Speed.CONSTRUCTION
 
     def make(self, **options: object) -> Placer:

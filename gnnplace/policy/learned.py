@@ -397,7 +397,7 @@ class FirstChoice:
 
     @property
     def found(self) -> Found:
-        """The choice as a placement."""
+        """Return the choice as a placement."""
         device = self.rollouts.space.spread(self.best.unit_device)
         improved = isinstance(self.rollouts, ImprovingRollouts)
         if improved:

@@ -234,7 +234,7 @@ class Beside:
 
     @property
     def note(self) -> str:
-        """What was done, empty if nothing was."""
+        """Return what was done, or an empty text."""
         if self.groups is None:
             return ""
         coarse, search = self.groups
@@ -307,7 +307,7 @@ class NarrowBeside:
 
     @property
     def note(self) -> str:
-        """What was done, empty if nothing was."""
+        """Return what was done, or an empty text."""
         if self.groups is None:
             return ""
         return f"; {self.groups.found.note}"

@@ -47,7 +47,7 @@ class Size:
 
     @property
     def microbatches(self) -> int:
-        """Shares of the batch."""
+        """Return the number of micro-batches that the batch is split into."""
         return self.options.microbatches
 
 

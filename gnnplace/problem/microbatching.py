@@ -26,7 +26,7 @@ MOST_MICROBATCHES = 4_096
 
 
 def check_microbatches(count: int) -> None:
-    """Refuses a number of micro-batches that no step has.
+    """Refuse a number of micro-batches that no step has.
 
     Raises:
         InputError: it is no whole number from 1 to ``MOST_MICROBATCHES``.
@@ -43,7 +43,7 @@ def with_microbatches(
     profiled: bool = False,
     turns: Iterable[tuple[int, int]] = (),
 ) -> Problem:
-    """Cuts the batch of ``problem`` into ``count`` micro-batches.
+    """Split the batch of ``problem`` into ``count`` micro-batches.
 
     Args:
         problem: one whole step, not cut yet.
@@ -154,7 +154,10 @@ class _Copies:
         return ComputationGraph.from_tensors(names, tensors)
 
     def _turn_tensors(self) -> list[tuple[int, float, NDArray[Any]]]:
-        """From each op that changes a buffer to the next copies of those that touch it."""
+        """Return tensors without bytes that order ops which touch the same buffer.
+
+        Each goes from an op that changes the buffer to the next micro-batch's ops that touch it.
+        """
         touching: dict[int, list[int]] = {}
         for writer, toucher in self.turns:
             touching.setdefault(writer, []).append(toucher)
@@ -165,7 +168,7 @@ class _Copies:
         ]
 
     def _update_tensors(self) -> list[tuple[int, float, NDArray[Any]]]:
-        """Tensors of update ops: single, to every copy of their consumers, whole."""
+        """Return the tensors of update ops. Each goes, whole, to every copy of its consumers."""
         old = self.source.graph
         return [
             (int(self.copy[0, old.producer[k]]), float(old.size[k]), targets)

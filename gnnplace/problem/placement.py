@@ -53,7 +53,7 @@ class Placement:
 
     @property
     def key(self) -> bytes:
-        """Equal for placements of a problem with the same devices and sequences."""
+        """Return a key that is equal for placements with the same devices and sequences."""
         return b"|".join(
             part.tobytes() for part in (self.device, *(self.sequence or ()))
         )
@@ -188,7 +188,7 @@ def _sequences(
 
 
 def placed_microbatches(data: object) -> int:
-    """Micro-batches that the op names of a placement file speak of."""
+    """Return the number of micro-batches that a placement file's op names imply."""
     if isinstance(data, dict):
         devices = data.get("device")
     else:
@@ -232,7 +232,7 @@ def write_placement(path: str | Path, placement: Placement, problem: Problem) ->
 
 
 def faults(problem: Problem, device: IntArray) -> list[str]:
-    """Everything that makes a device for every op impossible, but for memory: one line each.
+    """Return every reason, except memory, why the ops cannot run on these devices.
 
     Checks the kinds that can run an op, pins, colocation and links for the tensors that travel.
     """

@@ -141,25 +141,25 @@ class Problem:
 
     @cached_property
     def kind_of(self) -> NDArray[np.intp]:
-        """Kind of each device, an index into ``cluster.kinds``. [D]"""
+        """Return the kind of each device, an index into ``cluster.kinds``. [D]"""
         index = {kind: k for k, kind in enumerate(self.cluster.kinds)}
         return np.array([index[device.kind] for device in self.cluster.devices])
 
     @cached_property
     def kind_times(self) -> FloatArray:
-        """Seconds of each op on each of ``cluster.kinds``, inf where it cannot run. [num_ops, K]"""
+        """Return the seconds of each op on each kind of device, inf if impossible. [num_ops, K]"""
         never = np.full(self.num_ops, np.inf)
         columns = [self.time.get(kind, never) for kind in self.cluster.kinds]
         return np.ascontiguousarray(np.stack(columns, axis=1))
 
     @cached_property
     def times(self) -> FloatArray:
-        """Seconds of each op on each device, inf where it cannot run. [num_ops, D]"""
+        """Return the seconds of each op on each device, inf where it cannot run. [num_ops, D]"""
         return self.kind_times.take(self.kind_of, axis=1)
 
     @cached_property
     def allowed(self) -> BoolArray:
-        """Whether an op may be on a device by itself: kind, pin and forbids. [num_ops, D]"""
+        """Return whether an op may be on a device by itself: kind, pin and forbids. [num_ops, D]"""
         allowed = np.isfinite(self.kind_times).take(self.kind_of, axis=1)
         if self.forbid is not None:
             allowed &= ~self.forbid
@@ -169,7 +169,7 @@ class Problem:
 
     @property
     def idle(self) -> str:
-        """Says which devices can run no op, since no op has a time for their kind; else empty."""
+        """Return which devices can run no op because no op has a time for their kind, or ""."""
         without = [kind for kind in self.cluster.kinds if kind not in self.time]
         names = [d.name for d in self.cluster.devices if d.kind in without]
         if not names:
@@ -185,7 +185,7 @@ class Problem:
 
     @cached_property
     def unit_of(self) -> IntArray:
-        """Placement unit of each op: its colocation class, or the op alone. [num_ops]"""
+        """Return the placement unit of each op: its colocation class, or itself. [num_ops]"""
         itself = np.arange(self.num_ops, dtype=np.int32)
         n = self.num_ops
         first = dict(zip(reversed(self.colocate), range(n - 1, -1, -1), strict=True))
@@ -201,7 +201,7 @@ class Problem:
 
     @cached_property
     def unit_allowed(self) -> BoolArray:
-        """Whether a whole unit may be on a device. [U, D]"""
+        """Return whether a whole unit may be on a device. [U, D]"""
         allowed = np.ones((self.num_units, self.num_devices), dtype=bool)
         op, device = np.nonzero(~self.allowed)
         allowed[self.unit_of[op], device] = False
@@ -209,12 +209,12 @@ class Problem:
 
     @cached_property
     def unit_state(self) -> FloatArray:
-        """Bytes of state of each unit. [U]"""
+        """Return the bytes of state of each unit. [U]"""
         return np.bincount(self.unit_of, self.state, self.num_units).astype(np.float64)
 
     @cached_property
     def microbatch(self) -> IntArray:
-        """Micro-batch of each op, read off its name's ``#k``; 0 for update ops. [num_ops]"""
+        """Return the micro-batch of each op, from ``#k`` in its name; 0 for updates. [num_ops]"""
         if self.microbatches == 1:
             return np.zeros(self.num_ops, dtype=np.int32)
         number = {f"#{k}": k for k in range(self.microbatches)}
@@ -223,7 +223,10 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of names, edges, bytes, ``colocate``, device names and micro-batches."""
+        """Return the SHA-256 of all that a placement depends on.
+
+        Names, edges, bytes, ``colocate``, device names and micro-batches.
+        """
         graph = self.graph
         parts = [
             list(graph.names),
@@ -419,7 +422,7 @@ def _by_kind(
 
 
 def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
-    """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
+    """Return whether an op must not be on a device, or None if no op says so. [num_ops, D]"""
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
     for i, op in enumerate(ops):
         for name in op.forbid:
@@ -430,7 +433,7 @@ def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
 
 
 def _op_faults(file: ProblemFile) -> list[str]:
-    """Names of ops that are repeated, and pins to devices that are not there."""
+    """Return a line for each repeated op name and each pin to a device that does not exist."""
     earlier_names: set[str] = set()
     devices = {device.name for device in file.devices}
     faults = []
@@ -461,7 +464,7 @@ def _tensor_faults(file: ProblemFile) -> list[str]:
 
 
 def plain_number(value: float) -> int | float:
-    """``value`` as an int where it is whole, so that files say 4096 and not 4096.0."""
+    """Return a whole ``value`` as an int, so that files say 4096 and not 4096.0."""
     if float(value).is_integer() and abs(value) < 2**53:
         return int(value)
     return float(value)

@@ -70,7 +70,7 @@ class Cache:
 
 
 def describe_environment() -> dict[str, dict[str, Any]]:
-    """Versions, this machine, and caches with their sizes and ages, as plain data."""
+    """Return versions, this machine, and caches with sizes and ages, as plain data."""
     return {
         "versions": versions(PACKAGES),
         "machine": machine(),

@@ -338,7 +338,7 @@ OPTIMAL = 1e-9
 
 
 def advice_lines(advice: Advice, result: Result) -> Iterator[str]:
-    """Lines about a result."""
+    """Yield the lines of an advice: used devices, idle ones, what to do next."""
     count = len(advice.used) + sum(len(idle.devices) for idle in advice.idle)
     comparison = "no one device can have all of it"
     if advice.single is not None and advice.speedup is not None:

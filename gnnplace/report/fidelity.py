@@ -149,7 +149,7 @@ def _with_messages(study: Study) -> Sequence[Sample]:
 
 
 def write_study(study: Study, folder: Path) -> None:
-    """Figures, a page, the calibration, and a calibrated problem and cluster."""
+    """Write figures, a page, the calibration, and a calibrated problem and cluster."""
     c = study.calibration
     problem = study.problem
     answer = study_answer(study)
@@ -164,7 +164,9 @@ def write_study(study: Study, folder: Path) -> None:
 
 
 def agreement_plot(rows: Sequence[FidelityRow], title: str) -> Figure:
-    """Predicted against measured step times of the placements that ran; they agree on the line.
+    """Plot predicted against measured step times of the placements that ran.
+
+    Points on the line agree.
 
     Args:
         rows: placements.
@@ -213,7 +215,7 @@ def _draw(study: Study) -> list[html.Html]:
 
 
 def _viewer(study: Study) -> list[html.Html]:
-    """Predicted steps of the placement that ran the fastest, and of the one most off."""
+    """Draw the predicted steps of the fastest placement and of the one predicted worst."""
     predicted = {row.name: row.predicted for row in study.rows if row.predicted}
     samples = [sample for sample in study.samples if sample.name in predicted]
     if not samples:

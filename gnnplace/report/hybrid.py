@@ -160,7 +160,7 @@ def split_cells(row: SplitRow, shown: Callable[[float], str], remark: str) -> li
 
 
 def hybrid_table(rows: Sequence[SplitRow], title: str, advice: ReplicaAdvice) -> Table:
-    """All splits; the recommended one is marked."""
+    """Return a table of all splits. The recommended one is marked."""
     heads = (
         "devices",
         "groups x devices",

@@ -86,7 +86,7 @@ def cleaned(drawn: str, name: str) -> str:
 
 
 def _shorten(element: Element) -> None:
-    """Names without namespaces, short numbers, and no rule that holds for the whole picture."""
+    """Shorten an element: no namespaces, short numbers, no rule that the whole picture has."""
     element.tag = element.tag.rpartition("}")[2]
     attributes = {key.rpartition("}")[2]: text for key, text in element.attrib.items()}
     for key in attributes.keys() & set(NUMBERS):
@@ -211,7 +211,7 @@ class Axis:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Our settings of matplotlib for as long as something is drawn, the old ones after it."""
+    """Use our settings of matplotlib inside, and restore the former ones."""
     from matplotlib import rc_context
 
     with rc_context(SETTINGS):
@@ -227,7 +227,7 @@ def chart(
     note: str = "",
     square: bool = False,
 ) -> Figure:
-    """Lines and dots, with a legend where they have names.
+    """Draw lines and dots, with a legend if they have names.
 
     Args:
         series: in the order of the legend.
@@ -332,7 +332,7 @@ def heat(
     unit: str,
     most: float,
 ) -> Figure:
-    """Tables of numbers below one another, the larger the darker.
+    """Draw tables of numbers below one another. Larger numbers are darker.
 
     Args:
         tables: by their headings, from above.

@@ -209,7 +209,7 @@ def _cards(placed: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _devices(step: Timeline) -> list[Html]:
-    """Where each device's seconds go, of a predicted step."""
+    """Return a table of what each device's seconds of a predicted step are spent on."""
     simulation = step.simulation
     if simulation is None or not np.isfinite(step.step_time):
         return []

@@ -52,7 +52,7 @@ def _plan_lines(found: PlanExplanation) -> list[str]:
 
 
 def _measured(found: PlanExplanation) -> list[str]:
-    """How far a run is from the prediction, and what would explain it."""
+    """Return lines that compare a run with the prediction and name likely causes."""
     steps = found.measured
     if steps is None:
         return []
@@ -71,7 +71,7 @@ def measured_lines(
     interval: tuple[float, float],
     causes: Sequence[SlowdownCause],
 ) -> list[str]:
-    """How far a run is from the prediction in seconds and its interval, and what would explain it.
+    """Return lines that compare a run with its predicted seconds and interval.
 
     Args:
         steps: of the run.

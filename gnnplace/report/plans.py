@@ -193,7 +193,7 @@ def job_words(
 
 
 def _tried(plan: Plan) -> list[str]:
-    """Plans that were run here before the fastest was taken."""
+    """Return a line for each plan that was run here before the fastest was chosen."""
     rows = []
     for trial in plan.trials:
         if trial.measured is None:
@@ -274,7 +274,7 @@ def stage_lines(file: PlanFile) -> list[str]:
 
 
 def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
-    """Lines of stages of which those of equal keys that follow each other are one."""
+    """Return lines of stages. Consecutive stages with equal keys share a line."""
     lines = []
     begin = 0
     for k in range(1, len(alike) + 1):
@@ -312,13 +312,13 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
 
 
 def _alike(stage: StageEntry) -> object:
-    """Equal for stages that differ by the numbers of their layers and devices alone."""
+    """Return a key that is equal for stages that differ by numbers in names alone."""
     members = tuple(re.sub(r"[0-9]+", "", name) for name in stage.members)
     return members, _meshed(stage)
 
 
 def _meshed(stage: StageEntry) -> object:
-    """Equal for stages of like meshes and splits, as much of each recomputed."""
+    """Return a key that is equal for stages of the same mesh, split and recomputation."""
     ends = [bool(layer_of(module)) for module in stage.modules]
     return (
         len(stage.rows),
@@ -375,7 +375,7 @@ ACTIVATIONS = {
 
 
 def split_words(stage: StageEntry) -> str:
-    """How a stage's layers are split over its shards, in the field's words; empty for one shard.
+    """Return how a stage's layers are split over its shards, or "" for one shard.
 
     "Megatron" cuts columns, then rows (Shoeybi et al., 2019), "Ulysses" tokens, and heads within
     attention (Jacobs et al., 2023), sequence parallelism the tokens between (Korthikanti et al.,
@@ -389,7 +389,7 @@ def split_words(stage: StageEntry) -> str:
 
 
 def _axis_words(stage: StageEntry, axis: int) -> str:
-    """How layers are split along one axis of the shards."""
+    """Return how layers are split along one axis of the shards."""
     place = axis - len(stage.axes)
     blocks: dict[str, dict[str, str]] = {}
     for name in (*stage.placements, *stage.members):
@@ -426,7 +426,7 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
 
 
 def _said_of(block: Mapping[str, str]) -> dict[str, str]:
-    """Words for the parts of a block of calls and weights (`.w`), by what they are."""
+    """Return the words for the parts of a block of calls and weights (`.w`)."""
     cut = [
         call for call, word in block.items() if call.endswith(".w") and word != WHOLE
     ]
@@ -682,7 +682,10 @@ def write_plan_trace(path: str | Path, plan: Plan) -> None:
 
 
 def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
-    """Bytes of each device of a rank: what stays, and what micro-batches keep from F to B or W."""
+    """Return the bytes of each device of a rank over a step.
+
+    What stays is constant; a micro-batch's activations stay from F to B or W.
+    """
     first_stage = next(
         k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank
     )

@@ -22,7 +22,7 @@ LARGE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def utilization(file: PlanFile, seconds: float) -> float | None:
-    """MFU of a step; None where FLOPs or the devices' peak are not known."""
+    """Return a step's MFU, or None if its FLOPs or the devices' peak are unknown."""
     kind = _kind(file)
     if file.flops is None or kind is None or seconds <= 0:
         return None
@@ -43,7 +43,7 @@ def _kind(file: PlanFile) -> str | None:
 
 
 def rates_line(file: PlanFile, seconds: float) -> str:
-    """Tokens or examples a second, of a device too, TFLOP/s and MFU of a step."""
+    """Format tokens or examples a second, in all and a device, TFLOP/s and MFU."""
     devices = len(file.memory)
     rate = (file.tokens or file.batch) / max(seconds, 1e-12)
     figures = [f"{rate:,.0f} {file.unit}/s", f"{rate / devices:,.0f} a device"]
@@ -75,7 +75,7 @@ def token_count(text: str, option: str = "--tokens") -> float:
 
 
 def run_line(file: PlanFile, seconds: float, tokens: float) -> str:
-    """Days and device hours of a run over so many tokens.
+    """Format days and device hours of a run over `tokens` tokens.
 
     Raises:
         InputError: the model's examples are no rows of tokens.

@@ -97,7 +97,7 @@ class Road:
 
     @property
     def passed(self) -> bool:
-        """Whether every run computed what one device computes."""
+        """Return whether every run computed what one device computes."""
         return all(run.passed for run in self.runs.values())
 
     def write(self, folder: Path) -> None:
@@ -182,7 +182,7 @@ def _captured(walking: Walking, progress: Progress) -> Road:
 
 
 def _searched(walking: Walking, progress: Progress) -> Road:
-    """With the number of micro-batches whose best placement is predicted to be the fastest."""
+    """Return the road whose number of micro-batches is predicted to be the fastest."""
     model = walking.model
     progress(
         f"capturing and profiling the training step of {model} at every share of its batch"

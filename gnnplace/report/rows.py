@@ -42,12 +42,12 @@ class Row:
 
     @property
     def fullest(self) -> float | None:
-        """Bytes of the fullest device; None where they are not known."""
+        """Return the bytes of the fullest device, or None if they are unknown."""
         return max(self.peak_memory, default=None)
 
     @property
     def remarks(self) -> str:
-        """Why there is no placement, or what else is to be said of it."""
+        """Return why there is no placement, or other remarks on it."""
         return self.error or "; ".join(filter(None, (self.note, self.verified)))
 
 
@@ -126,7 +126,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 
 def eager_line(times: Mapping[int, float]) -> str:
-    """Eager PyTorch's step times, by number of cores, in one line."""
+    """Format eager PyTorch's step times by number of cores in one line."""
     shown = [
         f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()
     ]

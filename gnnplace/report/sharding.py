@@ -442,7 +442,7 @@ def split_timeline(split: LayerSplit) -> Timeline:
 
 
 def _chain(name: str, names: Sequence[str], seconds: Sequence[float]) -> Problem:
-    """All that a device does, one after the other, on that device."""
+    """Return a problem of one device that does `names` one after the other."""
     pairs = [(k, 0.0, [k + 1]) for k in range(len(names) - 1)]
     graph = ComputationGraph.from_tensors(names, pairs)
     cluster = Cluster(

@@ -85,7 +85,7 @@ def comparison(rows: Sequence[Row], title: str) -> Table[Row]:
 
 
 def _speedup(row: Row, base: Row | None) -> str | None:
-    """Of executed times where both were run, else of predicted ones, marked ``p``."""
+    """Format a speed-up of executed times if both were run, else of predicted ones (``p``)."""
     if base is None or base.predicted is None or not row.predicted:
         return None
     if row.executed and base.executed:
@@ -178,7 +178,7 @@ def simulation_answer(problem: Problem, simulation: Simulation) -> Answer:
 
 
 def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
-    """Peak memory and headroom of each device, alike devices in one line."""
+    """Return peak memory and headroom of each device. Identical devices share a line."""
     devices_by_text: dict[str, list[str]] = {}
     for device, peak in zip(
         problem.cluster.devices, simulation.peak_memory, strict=True
@@ -296,7 +296,7 @@ ALL = 10**9  # rows
 
 
 def check_table(path: str | None) -> None:
-    """Refuses a file that is neither Markdown nor CSV; None is none.
+    """Refuse a file that is neither Markdown nor CSV. None is allowed.
 
     Raises:
         InputError: naming what may be.
@@ -361,7 +361,7 @@ def plan_table(plan: Plan) -> TextTable:
 
 
 def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
-    """Where each module is in two plans of one model, of those that are not alike in both."""
+    """Return where each module is in two plans of one model, if that differs."""
 
     def places(plan: Plan) -> dict[str, str]:
         by_module: dict[str, str] = {}

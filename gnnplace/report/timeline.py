@@ -128,22 +128,22 @@ class Timeline:
 
     @property
     def label(self) -> str:
-        """Clock and name."""
+        """Return the clock and the name."""
         return f"{self.clock}, {self.name}"
 
     @property
     def fault(self) -> str:
-        """The first faults in one line; empty where it can be."""
+        """Return the first faults in one line, or "" if the placement can run."""
         return faults_text(self.faults)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
-        """Names of the lanes."""
+        """Return the names of the lanes."""
         return tuple(device.name for device in self.problem.cluster.devices)
 
     @cached_property
     def ops(self) -> tuple[OpSpan, ...]:
-        """Each op as a record."""
+        """Return each op as a record."""
         names = self.problem.graph.names
         named = self.named
         columns = (self.op, self.device, self.start, self.finish)
@@ -156,7 +156,7 @@ class Timeline:
 
     @cached_property
     def transfers(self) -> tuple[TransferSpan, ...]:
-        """Each transfer as a record."""
+        """Return each transfer as a record."""
         m = self.moves
         names = self.problem.graph.names
         columns = (m.op, m.source, m.target, m.start, m.finish, m.bytes)

@@ -65,7 +65,7 @@ def layout(problem: Problem) -> Layout | None:
 
 
 def _placed(problem: Problem) -> tuple[IntArray, FloatArray, int]:
-    """Levels, vertical places in 0..1 and the largest level."""
+    """Return each op's level, its vertical position in 0..1, and the most ops of a level."""
     graph = problem.graph
     level = levels(problem.graph)
     y = np.full(graph.num_ops, 0.5)
@@ -133,7 +133,7 @@ def _note(found: Waits, op: int, cause: Cause | None) -> None:
 
 
 def place_reasons(problem: Problem, free: str) -> tuple[list[str], IntArray]:
-    """Sentences that differ, and which of them holds for each op. [num_ops]
+    """Return the different sentences, and the index of each op's. [num_ops]
 
     Args:
         problem: what was placed.
@@ -224,7 +224,7 @@ def viewer_data(
 
 
 def _alike(one: Timeline, other: Timeline) -> bool:
-    """Whether two steps are of one graph, read once or twice."""
+    """Return whether two steps are of the same graph, even if it was read twice."""
     a = one.problem
     b = other.problem
     return a is b or (
@@ -237,7 +237,7 @@ def _alike(one: Timeline, other: Timeline) -> bool:
 
 
 def packed(values: ArrayLike, kind: str) -> str:
-    """Numbers as the bytes of a little-endian array of a kind such as ``f8``, in base64."""
+    """Return numbers as a little-endian array of a kind such as ``f8``, in base64."""
     return b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode(
         "ascii"
     )
@@ -302,7 +302,7 @@ class Ticks:
         self.size = max(last - self.origin, 1e-30) / (2**32 - 1)
 
     def __call__(self, seconds: FloatArray) -> str:
-        """Seconds, packed."""
+        """Return seconds, rounded to ticks and packed."""
         return packed(np.rint((seconds - self.origin) / self.size), "u4")
 
 

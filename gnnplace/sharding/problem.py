@@ -91,7 +91,7 @@ class ShardingProblem:
 
     @property
     def has_memory(self) -> bool:
-        """Whether any node or edge says what it takes."""
+        """Return whether any node or edge has bytes."""
         tables = [*self.memory, *(edge.memory for edge in self.edges)]
         return any(table is not None for table in tables)
 

@@ -100,7 +100,7 @@ class SimulatedTimeline:
 
     @cached_property
     def excess(self) -> float:
-        """Bytes above the limits summed over devices, as ``excess_kernel`` counts them."""
+        """Return the bytes above the limits, summed over devices (``excess_kernel``)."""
         memory = self.compiled.memory
         doubtful = most_memory(self.compiled, self.device) > memory
         if not doubtful.any():
@@ -199,12 +199,12 @@ class Simulation:
 
     @cached_property
     def memory_curve(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
-        """For each device the instants (seconds) and bytes from then on."""
+        """Return, for each device, the instants in seconds and the bytes from then on."""
         return _memory_curve(self.lives, self.state)
 
     @property
     def feasible(self) -> bool:
-        """Whether the placement runs and fits."""
+        """Return whether the placement runs and fits."""
         return not self.faults
 
     def busy_share(self, num_devices: int) -> FloatArray:

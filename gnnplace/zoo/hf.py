@@ -268,7 +268,7 @@ def _file(name: str) -> Path | None:
 
 
 def _read(path: Path, name: str) -> tuple[str, dict[str, Any]]:
-    """Model type and fields of a configuration's file.
+    """Return the model type and the fields of a configuration's file.
 
     Raises:
         FormatError: the file cannot be read.

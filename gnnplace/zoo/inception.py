@@ -62,7 +62,7 @@ class Inception(nn.Module):
 def inception(
     batch: int = 8, size: int = 48, width: int = 32, depth: int = 4, classes: int = 10
 ) -> Workload:
-    """Inception-like network with a classification loss.
+    """Build an Inception-like network with a classification loss.
 
     Args:
         batch: Images in a step.

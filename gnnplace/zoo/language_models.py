@@ -114,7 +114,7 @@ class SearchedCell(Unrolled):
 
 
 def sampled_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
-    """Earlier node and activation of each node of a cell, all choices equally likely."""
+    """Draw the earlier node and the activation of each node of a cell, uniformly."""
     random = python_random.Random(architecture)
     return [
         (random.randrange(max(1, i)), random.choice(list(ACTIVATIONS)))
@@ -156,7 +156,7 @@ def rnn_lm(
     layers: int = 2,
     cell: str = "lstm",
 ) -> Workload:
-    """Recurrent language model; its time steps are captured one by one.
+    """Build a recurrent language model. Its time steps are captured one by one.
 
     Args:
         batch: Texts in a step.
@@ -183,7 +183,7 @@ def big_lstm(
     layers: int = 2,
     samples: int = 200,
 ) -> Workload:
-    """BigLSTM (Jozefowicz et al., 2016, arXiv 1602.02410, section 4.2), small by default.
+    """Build BigLSTM (Jozefowicz et al., 2016, arXiv 1602.02410, section 4.2), small by default.
 
     Every layer of LSTM cells is projected to the width of the embedding. Training scores `samples`
     sampled words, not the vocabulary: a classifier of so many classes stands for them, without the
@@ -218,7 +218,9 @@ def tagger(
     cell: str = "lstm",
     tags: int = 20,
 ) -> Workload:
-    """Tagger of words by recurrent layers both ways; its time steps are captured one by one.
+    """Build a tagger with bidirectional recurrent layers.
+
+    Its time steps are captured one by one.
 
     Args:
         batch: Texts in a step.
@@ -246,7 +248,7 @@ def searched_rnn(
     vocabulary: int = 1000,
     width: int = 128,
 ) -> Workload:
-    """Language model with a cell sampled from ENAS's recurrent search space.
+    """Build a language model with a cell sampled from ENAS's recurrent search space.
 
     Args:
         batch: Texts in a step.

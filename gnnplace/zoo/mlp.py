@@ -39,7 +39,7 @@ class MLP(nn.Module):
 def mlp(
     batch: int = 128, width: int = 256, depth: int = 8, classes: int = 16
 ) -> Workload:
-    """Residual MLP with a classification loss.
+    """Build a residual MLP with a classification loss.
 
     Args:
         batch: Examples in a step.

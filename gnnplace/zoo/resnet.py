@@ -14,7 +14,7 @@ EXPANSION = 4
 def convolution(
     inputs: int, outputs: int, kernel: int, stride: int = 1
 ) -> nn.Sequential:
-    """Convolution without bias, and batch norm."""
+    """Build a convolution without bias, and batch norm."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
         nn.BatchNorm2d(outputs),
@@ -71,7 +71,7 @@ class ResNet(nn.Module):
 
 
 def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
-    """ResNet-50: 3, 4, 6 and 3 bottlenecks.
+    """Build ResNet-50: 3, 4, 6 and 3 bottlenecks.
 
     Args:
         batch: Images in a step.
@@ -85,7 +85,7 @@ def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
 def small_resnet(
     batch: int = 8, size: int = 32, width: int = 16, classes: int = 10
 ) -> Workload:
-    """Four stages of one narrow bottleneck each, for tests and quick looks.
+    """Build four stages of one narrow bottleneck each, for tests and quick looks.
 
     Args:
         batch: Images in a step.

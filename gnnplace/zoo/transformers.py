@@ -17,7 +17,7 @@ def gpt2(
     vocabulary: int = 2000,
     dropout: float = 0.0,
 ) -> Workload:
-    """GPT-2 (Radford et al., 2019) with its language-modelling loss.
+    """Build GPT-2 (Radford et al., 2019) with its language-modelling loss.
 
     Args:
         batch: Texts in a step.
@@ -48,7 +48,7 @@ def bert(
     vocabulary: int = 2000,
     dropout: float = 0.0,
 ) -> Workload:
-    """BERT (Devlin et al., NAACL 2019) with its masked-word loss.
+    """Build BERT (Devlin et al., NAACL 2019) with its masked-word loss.
 
     Args:
         batch: Texts in a step.
@@ -72,7 +72,7 @@ def vit(
     heads: int = 4,
     dropout: float = 0.0,
 ) -> Workload:
-    """ViT (Dosovitskiy et al., ICLR 2021) with a classification loss.
+    """Build ViT (Dosovitskiy et al., ICLR 2021) with a classification loss.
 
     Args:
         batch: Images in a step.

@@ -12,7 +12,7 @@ from gnnplace.zoo.workload import Workload, generator
 
 
 def tower(inputs: int, hidden: int, outputs: int, depth: int) -> nn.Sequential:
-    """`depth` hidden layers with ReLU, and an output layer."""
+    """Build `depth` hidden layers with ReLU, and an output layer."""
     sizes = [inputs] + [hidden] * depth
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
@@ -54,7 +54,7 @@ def two_tower(
     hidden: int = 512,
     depth: int = 4,
 ) -> Workload:
-    """Two-tower recommender with a click loss.
+    """Build a two-tower recommender with a click loss.
 
     Args:
         batch: Pairs in a step.

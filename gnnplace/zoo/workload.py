@@ -43,7 +43,7 @@ class Workload:
 
 
 def generator(seed: int) -> torch.Generator:
-    """Random numbers of their own for example inputs."""
+    """Return a generator of random numbers for example inputs."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -64,12 +64,12 @@ WORKLOADS: Mapping[str, str] = json.loads(
 
 
 def names() -> tuple[str, ...]:
-    """Names of all workloads, sorted."""
+    """Return the names of all workloads, sorted."""
     return tuple(sorted(WORKLOADS))
 
 
 def default_batch(name: str) -> int:
-    """Examples in a step of the workload as `build(name)` makes it.
+    """Return the examples in a step of the workload as `build(name)` makes it.
 
     Raises:
         InputError: no such workload.

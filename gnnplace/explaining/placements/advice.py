@@ -103,14 +103,14 @@ class Advice:
 
     @property
     def speedup(self) -> float | None:
-        """Over one device."""
+        """Return how many times faster the placement is than one device."""
         if self.single is None:
             return None
         return self.single / max(self.step_time, 1e-300)
 
     @property
     def alone_is_best(self) -> bool:
-        """Whether the placement gains less over one device than is worth it."""
+        """Return whether the placement is less than ``WORTH`` times as fast as one device."""
         return self.single is not None and self.step_time > self.single / WORTH
 
 
@@ -149,7 +149,10 @@ def advise(
 
 
 def _single(space: SearchSpace) -> float | None:
-    """Seconds on one device, whatever is pinned and forbidden."""
+    """Return the seconds of a step on the best single device, without pins and forbids.
+
+    Returns None if no device can run all ops.
+    """
     problem = space.problem
     if problem.forbid is not None or (problem.pin >= 0).any():
         free = np.full(problem.num_ops, -1, dtype=np.int32)
@@ -173,7 +176,7 @@ def _idle(
     most: int | None,
     deadline: float,
 ) -> Iterator[Idle]:
-    """Idle devices, those of one reason together."""
+    """Yield the idle devices, those with the same reason together."""
     problem = space.problem
     reasons = dict[str, list[str]]()
     reasons_by_sort: dict[tuple[object, ...], Idle] = {}
@@ -231,7 +234,10 @@ def _reason(
 
 
 def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator[float]:
-    """Seconds of the step with parts of the busiest device's units on another; those that fit."""
+    """Yield the step's seconds with a part of the busiest device's units on `device`.
+
+    Parts that do not fit there are left out.
+    """
     problem = space.problem
     busy = np.bincount(simulation.device, simulation.finish - simulation.start)
     units = np.unique(problem.unit_of[simulation.device == int(busy.argmax())])

@@ -50,14 +50,14 @@ class Causes:
 
     @cached_property
     def sequences(self) -> list[IntArray]:
-        """Ops of each device in the order they run. [D]"""
+        """Return the ops of each device in the order in which they run. [D]"""
         s = self.simulation
         placed = s.device[s.order]
         return [s.order[placed == d] for d in range(self.problem.num_devices)]
 
     @cached_property
     def before(self) -> IntArray:
-        """The op before each op on its device, -1 for the first. [n]"""
+        """Return the op that runs before each op on its device, -1 for the first. [n]"""
         previous = np.full(self.problem.num_ops, -1, dtype=np.int32)
         for ops in self.sequences:
             previous[ops[1:]] = ops[:-1]
@@ -65,12 +65,12 @@ class Causes:
 
     @cached_property
     def producer(self) -> IntArray:
-        """The op whose tensor each transfer sends. [K]"""
+        """Return the op whose tensor each transfer sends. [K]"""
         return self.problem.graph.producer[self.simulation.transfers.tensor]
 
     @cached_property
     def incoming(self) -> list[list[int]]:
-        """Transfers that bring an op's inputs. [n]"""
+        """Return the transfers that bring an op's inputs. [n]"""
         graph = self.problem.graph
         transfers = self.simulation.transfers
         ends = zip(transfers.tensor.tolist(), transfers.target.tolist(), strict=True)
@@ -86,7 +86,7 @@ class Causes:
 
     @cached_property
     def copies(self) -> list[list[int]]:
-        """Transfers that each device copies itself, by their end. [D]"""
+        """Return the transfers that each device copies itself, by when they end. [D]"""
         transfers = self.simulation.transfers
         busy = self.problem.cluster.sender_busy
         by_device: list[list[int]] = [[] for _ in range(self.problem.num_devices)]

@@ -43,7 +43,7 @@ class PathPiece:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Return the length of the path in seconds."""
         return self.end - self.begin
 
 

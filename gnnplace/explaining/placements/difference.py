@@ -143,7 +143,10 @@ def steps_differ(
 def _atoms(
     problem: Problem, simulation: Simulation, whole: bool
 ) -> dict[str, tuple[str, int, float]]:
-    """Row, device and seconds of each op, or of each captured op where groups may differ."""
+    """Return module row, device and seconds of each op.
+
+    If `whole` is False, of each captured op, because the two problems may group them differently.
+    """
     labels, row = module_rows(problem)
     spent = problem.times[np.arange(problem.num_ops), simulation.device].tolist()
     device, atoms = simulation.device.tolist(), {}

@@ -215,7 +215,7 @@ class Explanation:
         }
 
     def by_module(self) -> list[tuple[str, dict[str, float]]]:
-        """Seconds of the critical path by module of the op that computes or sends, most first."""
+        """Return the seconds on the critical path by module and kind, the longest module first."""
         labels, row = module_rows(self.problem)
         by_label: dict[str, dict[str, float]] = {}
         for piece in self.pieces:
@@ -324,12 +324,12 @@ class DeviceTime:
 
     @property
     def idle(self) -> float:
-        """All that is not computing."""
+        """Return the seconds that the device does not compute."""
         return self.other_device + self.transfer + self.messages + self.nothing_left
 
 
 def device_times(causes: Causes) -> list[DeviceTime]:
-    """Where the step's seconds go on each device. [D]"""
+    """Return what each device's seconds of the step are spent on. [D]"""
     return [_device_time(causes, d) for d in range(causes.problem.num_devices)]
 
 
@@ -369,7 +369,7 @@ def _device_time(causes: Causes, device: int) -> DeviceTime:
 
 
 def _inputs(causes: Causes, op: int) -> tuple[float, float]:
-    """Seconds at which other devices have made all inputs of an op, and at which they are there."""
+    """Return when all inputs of an op were made on other devices, and when they had arrived."""
     s = causes.simulation
     incoming = causes.incoming[op]
     if not incoming:

@@ -16,7 +16,7 @@ NONE = "(no module)"
 
 
 def module_rows(problem: Problem, most: int = MOST_ROWS) -> tuple[list[str], LongArray]:
-    """Names of rows, in the order in which the step first needs them, and each op's. [n]
+    """Return the labels of module rows, in the order of first need, and each op's row. [n]
 
     Args:
         problem: whose ops.

@@ -125,14 +125,14 @@ class Incumbent:
 
     @property
     def feasible(self) -> bool:
-        """Whether the placement runs and fits."""
+        """Return whether the placement runs and fits."""
         return bool(np.isfinite(self.score)) and self.space.fits(
             self.device, self.order
         )
 
     @property
     def proven(self) -> bool:
-        """Whether nothing can be better, within ``PROVEN``."""
+        """Return whether no placement is better, within ``PROVEN``."""
         return self.feasible and self.score <= self.bound * (1 + PROVEN)
 
     def take(

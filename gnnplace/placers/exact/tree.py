@@ -80,14 +80,14 @@ class Tree:
 
     @property
     def bound(self) -> float:
-        """Seconds that no placement is below."""
+        """Return the seconds that no placement is below."""
         if self.open:
             return min(self.closed, self.open[0].bound)
         return self.closed
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to look at."""
+        """Return whether no node is left to look at."""
         return not self.open
 
     def explore(self, until: float) -> None:

@@ -360,12 +360,12 @@ class Annealer:
 
     @property
     def score(self) -> float:
-        """Predicted seconds of the best state, with penalty."""
+        """Return the predicted seconds of the best state, with penalty."""
         return float(self.state.score[1])
 
     @property
     def ops(self) -> int:
-        """Moves times ops: what the search has cost."""
+        """Return the cost of the search so far: moves times ops."""
         return self.moves * self.space.problem.num_ops
 
     def found(self, note: str = "") -> Found:

@@ -263,7 +263,7 @@ class ChunkSearch:
 
     @property
     def ops(self) -> int:
-        """Moves times ops: what the search has cost."""
+        """Return the cost of the search so far: moves times ops."""
         return self.lap * self.moves_a_lap * self.space.problem.num_ops
 
     @property

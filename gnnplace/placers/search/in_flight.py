@@ -117,12 +117,12 @@ class InFlightSpace(SearchSpace):
 
     @cached_property
     def held(self) -> Problem:
-        """The problem with the edges that hold forward ops back."""
+        """Return the problem with the edges that hold forward ops back."""
         return with_most_in_flight(self.problem, self.most)
 
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
-        """As ``SearchSpace`` has it, with the edges that hold forward ops back."""
+        """Return `SearchSpace.lean` with the edges that hold forward ops back."""
         lean_problem = lean(self.held, compile_problem(self.held))
         return lean_problem, reversed_problem(lean_problem)
 

@@ -142,7 +142,7 @@ class SearchSpace:
 
     @cached_property
     def working_set(self) -> FloatArray:
-        """Bytes on an op's device while it runs: state of its unit, inputs, outputs. [n]"""
+        """Return the bytes on an op's device while it runs: unit state, inputs, outputs. [n]"""
         problem = self.problem
         graph = self.problem.graph
         need = problem.unit_state[problem.unit_of]
@@ -152,7 +152,7 @@ class SearchSpace:
 
     @cached_property
     def work(self) -> FloatArray:
-        """Seconds of each unit on each device; inf where it is not allowed. [U, D]"""
+        """Return the seconds of each unit on each device; inf where it is not allowed. [U, D]"""
         problem = self.problem
         kinds = np.stack(
             [np.bincount(problem.unit_of, times) for times in problem.kind_times.T],
@@ -169,7 +169,7 @@ class SearchSpace:
 
     @cached_property
     def speed(self) -> FloatArray:
-        """Relative speed of each device on the units it may have; 0 if none. [D]"""
+        """Return the relative speed of each device on the units it may have; 0 if none. [D]"""
         allowed = self.problem.unit_allowed
         device_work = sum_of_finite(self.work)
         mean = self.mean_work @ allowed
@@ -178,7 +178,7 @@ class SearchSpace:
 
     @cached_property
     def coordinate(self) -> FloatArray:
-        """Coordinate of each op, as the module's text says. [n]"""
+        """Return the coordinate of each op, as the module's docstring defines it. [n]"""
         graph = self.problem.graph
         forward = self.problem.phase == FORWARD
         inputs = (graph.predecessor_offset, graph.predecessor)
@@ -194,12 +194,14 @@ class SearchSpace:
 
     @cached_property
     def unit_order(self) -> IntArray:
-        """Units by coordinate. [U]"""
+        """Return the units by coordinate. [U]"""
         return np.argsort(self.unit_coordinate, kind="stable").astype(np.int32)
 
     @cached_property
     def unit_flows(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-        """Bytes between units: offset, neighbours, bytes in, bytes out. [U + 1], [E], [E], [E]
+        """Return the bytes between units.
+
+        As offset, neighbours, bytes in and bytes out: [U + 1], [E], [E], [E].
 
         -1 bytes where no tensor goes that way.
         """
@@ -212,30 +214,30 @@ class SearchSpace:
 
     @cached_property
     def unit_edges(self) -> tuple[IntArray, IntArray]:
-        """Neighbours of units in the graph as a symmetric CSR. [U + 1], [2 E]"""
+        """Return the neighbours of units in the graph as a symmetric CSR. [U + 1], [2 E]"""
         return self.unit_flows[:2]
 
     @cached_property
     def unit_ops(self) -> tuple[IntArray, IntArray]:
-        """Ops of each unit as a CSR. [U + 1], [n]"""
+        """Return the ops of each unit as a CSR. [U + 1], [n]"""
         counts = np.bincount(self.problem.unit_of, minlength=self.problem.num_units)
         offset = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
         return offset, np.argsort(self.problem.unit_of, kind="stable").astype(np.int32)
 
     @cached_property
     def all_bytes(self) -> float:
-        """Most bytes that any placement takes on a device: those of all ops on one."""
+        """Return the most bytes that a placement can take on a device: those of all ops."""
         one_device = np.zeros(self.problem.num_ops, dtype=np.int32)
         return float(most_memory(self.compiled, one_device)[0])
 
     @cached_property
     def memory_matters(self) -> bool:
-        """Whether some placement could exceed a device's memory."""
+        """Return whether some placement could exceed a device's memory."""
         return bool(self.all_bytes > self.problem.cluster.memory.min())
 
     @cached_property
     def penalty(self) -> float:
-        """Seconds that a whole cluster's memory in excess adds to a score.
+        """Return the seconds that are added to a score if all of the cluster's memory is exceeded.
 
         Memory of a device that has more than all ops take counts as what they take: bytes beyond
         that of a CPU without a limit would leave nothing of the penalty.
@@ -252,12 +254,12 @@ class SearchSpace:
 
     @cached_property
     def priorities(self) -> list[FloatArray]:
-        """Priorities for list scheduling, as ``simulation.list_scheduling`` explains."""
+        """Return the priorities of list scheduling (see ``simulation.list_scheduling``)."""
         return priorities(self.problem)
 
     @cached_property
     def turn_order(self) -> IntArray:
-        """Ops by (phase, micro-batch, topological position). [n]"""
+        """Return the ops by (phase, micro-batch, topological position). [n]"""
         return turn_order(self.problem)
 
     def spread(self, unit_device: IntArray) -> IntArray:
@@ -280,12 +282,12 @@ class SearchSpace:
 
     @cached_property
     def reversed(self) -> Compiled:
-        """The reversed problem, for ``justify``."""
+        """Return the reversed problem, for ``justify``."""
         return reversed_problem(self.compiled)
 
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
-        """The problem and the reversed problem without what others imply, for list schedules."""
+        """Return the problem and the reversed problem without implied edges, for list schedules."""
         lean_problem = lean(self.problem, self.compiled)
         return lean_problem, reversed_problem(lean_problem)
 

@@ -163,7 +163,7 @@ class _Search:
 
     @property
     def proven(self) -> bool:
-        """Whether nothing can be better, within ``PROVEN``."""
+        """Return whether no placement is better, within ``PROVEN``."""
         return self.value <= self.bound * (1 + PROVEN)
 
     def take(self, device: IntArray) -> bool:

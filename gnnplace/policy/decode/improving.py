@@ -93,7 +93,7 @@ def take_off(walk: Walk, state: PartialSchedule, unit: int, units_on: IntArray) 
 
 @inner(_nrt=False)
 def forget_bookings(state: PartialSchedule) -> None:
-    """Empty the schedule; devices of units stay."""
+    """Empty the schedule; units keep their devices."""
     booked = state.booked
     booked.finish[:] = -1.0
     booked.arrival[:, :] = -1.0

@@ -133,7 +133,7 @@ class Rollouts:
 
     @cached_property
     def aims(self) -> list[Aim]:
-        """All aims, the most promising first."""
+        """Return all aims, the most promising first."""
         return possible_aims(
             self.space.problem, self.orders, tight=self.space.memory_matters
         )

@@ -116,12 +116,12 @@ class WalkGraph:
 
     @property
     def problem(self) -> Problem:
-        """The whole problem."""
+        """Return the whole problem."""
         return self.space.problem
 
     @cached_property
     def ops(self) -> IntArray:
-        """Visited ops, as indices of the problem. [m]"""
+        """Return the visited ops, as indices of the problem. [m]"""
         problem = self.problem
         first = problem.microbatch == 0
         covered = np.zeros(problem.num_units, dtype=bool)
@@ -130,7 +130,7 @@ class WalkGraph:
 
     @cached_property
     def graph(self) -> ComputationGraph:
-        """Graph of visited ops, with the tensors between them."""
+        """Return the graph of visited ops, with the tensors between them."""
         full_graph = self.problem.graph
         if len(self.ops) == full_graph.num_ops:
             return full_graph
@@ -151,7 +151,7 @@ class WalkGraph:
 
     @cached_property
     def unit(self) -> IntArray:
-        """Placement unit of each visited op. [m]"""
+        """Return the placement unit of each visited op. [m]"""
         return self.problem.unit_of[self.ops]
 
     @cached_property
@@ -166,22 +166,22 @@ class WalkGraph:
 
     @cached_property
     def up(self) -> FloatArray:
-        """Upward rank in seconds. [m]"""
+        """Return the upward rank in seconds. [m]"""
         return upward_rank(self.graph, self.cost, self.edge_cost)
 
     @cached_property
     def down(self) -> FloatArray:
-        """Downward rank in seconds. [m]"""
+        """Return the downward rank in seconds. [m]"""
         return downward_rank(self.graph, self.cost, self.edge_cost)
 
     @cached_property
     def forward(self) -> Walk:
-        """The walk from producers to consumers."""
+        """Return the walk from producers to consumers."""
         return _build(self)
 
     @cached_property
     def backward(self) -> Walk:
-        """The walk from consumers to producers."""
+        """Return the walk from consumers to producers."""
         walk = self.forward
         return walk._replace(
             **_inputs(self.graph, backwards=True),
@@ -200,7 +200,7 @@ class WalkGraph:
 
     @cached_property
     def own_orders(self) -> dict[str, IntArray]:
-        """Orders of one's own that were asked for, each made once. [m]"""
+        """Return the user-defined orders that were asked for, each computed once. [m]"""
         return {}
 
     def direction(self, order: str) -> Direction:
@@ -211,7 +211,7 @@ class WalkGraph:
 
     @cached_property
     def unit_coordinate(self) -> FloatArray:
-        """Where each unit is along the graph: mean coordinate of its forward ops. [U]
+        """Return each unit's position in the graph: the mean coordinate of its forward ops. [U]
 
         A forward op's coordinate is its latest start in the forward pass, so that what has no
         inputs (a weight turned round, a mask) is where it is used; an op that leads to no late end
@@ -235,7 +235,7 @@ class WalkGraph:
 
     @cached_property
     def unit_order(self) -> IntArray:
-        """Units by coordinate, then by their first op in ``depth-first-rank``. [U]"""
+        """Return the units by coordinate, then by their first op in ``depth-first-rank``. [U]"""
         order = self.order("depth-first-rank")
         first = np.full(self.problem.num_units, len(order))
         np.minimum.at(first, self.unit[order], np.arange(len(order)))

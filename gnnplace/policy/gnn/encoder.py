@@ -69,12 +69,12 @@ class EncoderInputs(NamedTuple):
 
     @property
     def batch(self) -> Tensor:
-        """All ops are of graph 0. [m]"""
+        """Return the graph of each op: all are of graph 0. [m]"""
         return self.bucket.new_zeros(len(self.bucket))
 
     @property
     def num_graphs(self) -> int:
-        """One."""
+        """Return 1: the encoder takes one graph at a time."""
         return 1
 
     def to(self, device: torch.device) -> EncoderInputs:

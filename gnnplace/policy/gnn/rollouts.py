@@ -128,34 +128,34 @@ class Episodes:
 
     @cached_property
     def walk(self) -> Walk:
-        """The problem in the direction of the order; a learned one lists producers first."""
+        """Return the problem in the direction of the order. Learned orders list producers first."""
         if self.base is None:
             return self.graph.walk(self.name)
         return self.graph.forward
 
     @cached_property
     def order(self) -> IntArray:
-        """Visited ops in the traversal order; the first one where it is learned. [m]"""
+        """Return the visited ops in the traversal order, or the base order of a learned one. [m]"""
         return self.graph.order(self.base or self.name)
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Clusters of the problem's units."""
+        """Return the clusters of the problem's units."""
         return clusters_of(self.graph)
 
     @cached_property
     def inputs(self) -> EncoderInputs:
-        """What the encoder takes."""
+        """Return the encoder's inputs."""
         return tensors_of(self.graph, self.clusters)
 
     @cached_property
     def devices(self) -> Tensor:
-        """Features of each device before anything is placed. [D, len(DEVICE)]"""
+        """Return the features of each device before anything is placed. [D, len(DEVICE)]"""
         return torch.from_numpy(device_features(self.graph))
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all devices are as fast as each other."""
+        """Return whether all devices are equally fast."""
         return bool(np.ptp(self.walk.device_time) == 0.0)
 
     @torch.no_grad()
@@ -277,7 +277,7 @@ class Episodes:
 
     @property
     def limits(self) -> list[int]:
-        """Numbers of devices above one that decodes may use, all first; one where there is one."""
+        """Return the numbers of devices that decodes may use, all of them first."""
         return [
             n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1
         ] or [1]

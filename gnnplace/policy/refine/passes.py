@@ -67,7 +67,7 @@ class RefiningPasses:
 
     @cached_property
     def ground(self) -> Ground:
-        """What passes need to know of the problem; nobody asks where there is no time for one."""
+        """Return what passes need to know of the problem. It is computed at the first call."""
         return Ground(
             c=self.space.compiled,
             r=self.space.reversed,

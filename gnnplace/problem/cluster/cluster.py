@@ -36,7 +36,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 def _channels(value: object) -> object:
-    """One name, or a tuple of several different ones, or None.
+    """Check a link's channels: one name, a tuple of several different ones, or None.
 
     Raises:
         ValueError: what is wrong; pydantic adds the key path.
@@ -115,7 +115,7 @@ class Link(LinkCosts):
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the channels that the link holds; none if it has one of its own."""
+        """Return the names of the channels that the link holds; none if it has one of its own."""
         if self.channel is None:
             return ()
         if isinstance(self.channel, str):
@@ -124,12 +124,15 @@ class Link(LinkCosts):
 
 
 def all_pairs(names: Sequence[str], **costs: Any) -> tuple[Link, ...]:
-    """Links of the same costs from each device to each other one."""
+    """Return links of the same costs from each device to each other one."""
     return tuple(Link(source=a, target=b, **costs) for a, b in permutations(names, 2))
 
 
 def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
-    """Every fault of devices and links that names tell: repeated ones, and ends that are not."""
+    """Return every fault of the names of devices and links.
+
+    Names may repeat, and links may end at devices that do not exist.
+    """
     names = Counter(device.name for device in devices)
     if devices:
         faults = []
@@ -159,7 +162,7 @@ def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str
 
 
 def counts_of_devices(most: int) -> list[int]:
-    """Powers of two below a number of devices, and the number."""
+    """Return the powers of two below a number of devices, and the number itself."""
     return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
 
 
@@ -282,7 +285,7 @@ class ClusterCopies:
 
     @cached_property
     def _links(self) -> dict[tuple[int, int], Link]:
-        """The links of the cluster by the indices of their ends."""
+        """Return the links of the cluster by the indices of their ends."""
         index = self.cluster.device_index
         return {
             (index[link.source], index[link.target]): link
@@ -350,42 +353,42 @@ class Cluster:
 
     @cached_property
     def memory(self) -> FloatArray:
-        """Bytes of each device that a placement may use: its memory less what it reserves. [D]"""
+        """Return the bytes of each device that placements may use: memory less reserve. [D]"""
         free = [max(device.memory - device.reserve, 0.0) for device in self.devices]
         return np.array(free, dtype=np.float64)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The distinct device kinds, in order of first appearance."""
+        """Return the distinct kinds of devices, in order of first appearance."""
         return tuple(dict.fromkeys(device.kind for device in self.devices))
 
     @cached_property
     def latency(self) -> FloatArray:
-        """Seconds of latency from row to column; 0 on the diagonal, inf without a link. [D, D]"""
+        """Return the seconds from row to column; 0 on the diagonal, inf without a link. [D, D]"""
         return self._matrix([link.latency for link in self.listed_links], np.inf, 0.0)
 
     @cached_property
     def bandwidth(self) -> FloatArray:
-        """Bytes per second from row to column; inf on the diagonal, 0 without a link. [D, D]"""
+        """Return the bytes a second from row to column; inf on the diagonal, 0 unlinked. [D, D]"""
         return self._matrix([link.bandwidth for link in self.listed_links], 0.0, np.inf)
 
     @cached_property
     def send_overhead(self) -> FloatArray:
-        """Seconds of the sending device a message. [D, D]"""
+        """Return the seconds of the sending device a message. [D, D]"""
         return self._matrix(
             [link.send_overhead for link in self.listed_links], 0.0, 0.0
         )
 
     @cached_property
     def receive_overhead(self) -> FloatArray:
-        """Seconds of the receiving device a message. [D, D]"""
+        """Return the seconds of the receiving device a message. [D, D]"""
         return self._matrix(
             [link.receive_overhead for link in self.listed_links], 0.0, 0.0
         )
 
     @cached_property
     def sender_busy(self) -> BoolArray:
-        """Whether the sending device makes the copy itself. [D, D]"""
+        """Return whether the sending device makes the copy itself. [D, D]"""
         return (
             self._matrix(
                 [float(link.sender_busy) for link in self.listed_links], 0.0, 0.0
@@ -395,12 +398,12 @@ class Cluster:
 
     @cached_property
     def linked(self) -> BoolArray:
-        """Whether there is a link from row to column. [D, D]"""
+        """Return whether there is a link from row to column. [D, D]"""
         return self.channels[:, :, 0] >= 0
 
     @cached_property
     def channels(self) -> IntArray:
-        """Channel indices of each pair, W of them at most, -1 after the last. [D, D, W]"""
+        """Return the channel indices of each pair, at most W, -1 after the last. [D, D, W]"""
         names: dict[str, int] = {}
         channel_ids = [
             # A link that names no channel has one of its own.
@@ -433,7 +436,7 @@ class Cluster:
 
     @cached_property
     def listed_links(self) -> Sequence[Link]:
-        """The links one by one.
+        """Return the links one by one.
 
         Raises:
             InputError: They are made by rule, and all pairs of devices are too many.
@@ -449,7 +452,7 @@ class Cluster:
 
     @cached_property
     def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Source and target device of each link."""
+        """Return the source and target device of each link."""
         index = self.device_index
         source = np.array(
             [index[link.source] for link in self.listed_links], dtype=np.intp
@@ -474,7 +477,7 @@ class Cluster:
         return Cluster(tuple(self.devices[d] for d in devices), links, self.name)
 
     def pattern(self, devices: Sequence[int]) -> bytes:
-        """Equal for devices whose links and channels are the same but for names."""
+        """Return a key that is equal for devices whose links and channels differ by names alone."""
         at = np.ix_(devices, devices)
         channel = {-1: -1}
         renamed = [
@@ -545,7 +548,7 @@ OWN_BETWEEN = "own-between"
 
 
 def is_between(name: str) -> bool:
-    """Whether a fabric joins servers.
+    """Return whether a fabric joins servers.
 
     Raises:
         InputError: there is none of that name; the names are listed.

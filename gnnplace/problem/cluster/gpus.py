@@ -52,7 +52,9 @@ class Gpu:
 
     @property
     def exponentials(self) -> float:
-        """A second, in float32: a multiprocessor has 16 units for them beside 64 cores.
+        """Return exponentials a second in float32.
+
+        A multiprocessor has 16 units for them beside 64 cores.
 
         From 2020 on it has 128 cores beside them, but for A100 (NVIDIA's architecture whitepapers;
         Shah et al., FlashAttention-3, 2024, section 3.1 has 3.9e12 of H100).
@@ -62,11 +64,11 @@ class Gpu:
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether products of bfloat16 are faster than those of float32."""
+        """Return whether products of bfloat16 are faster than those of float32."""
         return self.rates["bfloat16"] > self.rates[FLOAT32]
 
     def flops(self, dtype: str) -> float:
-        """Operations a second in a type; of float32 for types that are not listed."""
+        """Return operations a second in a type, or in float32 if the type is not listed."""
         return self.rates.get(dtype, self.rates[FLOAT32])
 
 
@@ -150,7 +152,7 @@ def add_kind(name: str, gpu: Gpu) -> None:
 
 
 def figures(kind: str) -> Gpu:
-    """Figures of a kind, by any of its names.
+    """Return the figures of a kind, by any of its names.
 
     Raises:
         InputError: no figures of this kind are known; the known kinds are listed.

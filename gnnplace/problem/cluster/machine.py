@@ -35,7 +35,7 @@ def processor_name() -> str:
 
 @cache
 def machine() -> dict[str, Any]:
-    """Host name, system, processor, cores that this process may use, bytes of memory."""
+    """Return host name, system, processor, usable cores and bytes of memory."""
     return {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
@@ -46,7 +46,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Versions of Python and of packages; ``none`` for one that is not installed."""
+    """Return the versions of Python and of packages, ``none`` for one that is not installed."""
     return {"python": platform.python_version()} | {
         name: _version(name) for name in packages
     }

@@ -183,7 +183,7 @@ def _any_link(fabric: str, bandwidth: float) -> Link:
 
 
 def _cube_mesh() -> Cluster:
-    """Eight V100 of a DGX-1."""
+    """Return the eight V100 of a DGX-1."""
     name = "nvlink-v100-8"
     links = []
     for i, k in permutations(range(8), 2):
@@ -200,7 +200,7 @@ def _cube_mesh() -> Cluster:
 
 
 def _pairs(kind: str, fabric: str) -> Cluster:
-    """Two pairs with NVLink bridges, joined by PCIe."""
+    """Return two pairs of GPUs with NVLink bridges, joined by PCIe."""
     links = []
     for i, k in permutations(range(4), 2):
         ports = (f"gpu:{i} pcie out", f"gpu:{k} pcie in")
@@ -252,7 +252,9 @@ MEASURED_PRESETS: Mapping[str, Callable[[], Cluster]] = {
 
 
 def _usual(kinds: Sequence[str], wire: str, gb_s: float, servers: int = 1) -> Cluster:
-    """GPUs joined by links of usual figures, their servers by one network channel a direction.
+    """Return servers of GPUs joined by links of usual figures.
+
+    Servers are joined by one network channel in each direction.
 
     Args:
         kinds: the kind of every GPU.
@@ -287,12 +289,12 @@ PRESETS: Mapping[str, Callable[[], Cluster]] = {
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of all presets."""
+    """Return the names of all presets."""
     return tuple(PRESETS)
 
 
 def is_preset(name: str) -> bool:
-    """Whether a preset has that name, or would with another number of servers.
+    """Return whether a preset has that name, with any number of servers.
 
     Raises:
         InputError: it would, and has too many of them.

@@ -58,7 +58,7 @@ class Resolved:
 
     @property
     def matched(self) -> tuple[Matched, ...]:
-        """All that is matched, in the order of the constraints."""
+        """Return what each pattern matched, in the order of the constraints."""
         return (
             *(m for m, _ in self.pins),
             *(m for m, _ in self.forbids),
@@ -73,7 +73,7 @@ class Resolved:
         return np.unique(rows, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
 
     def devices(self, cluster: Cluster) -> list[tuple[BoolArray, BoolArray]]:
-        """Ops and the devices that are left to them, of each pin and forbid. [n], [D]
+        """Yield, for each pin and forbid, its ops and the devices that are left to them. [n], [D]
 
         Raises:
             InputError: no device is named so.
@@ -108,7 +108,7 @@ class Resolved:
         )
 
     def classes(self, colocate: Sequence[str | None]) -> tuple[str | None, ...]:
-        """Colocation classes with those that stay together as one. [n]"""
+        """Return the colocation classes after those that must stay together are merged. [n]"""
         labels = list(colocate)
         for matched in self.together:
             members = np.flatnonzero(matched.ops).tolist()
@@ -245,7 +245,7 @@ def on_devices(problem: Problem, resolved: Resolved) -> Problem:
 
 
 def _check(problem: Problem, resolved: Resolved) -> None:
-    """Names the constraints that leave a unit nothing."""
+    """Raise an error that names the constraints which leave a unit no device."""
     for unit in np.flatnonzero(~problem.unit_allowed.any(axis=1)).tolist():
         members = problem.unit_of == unit
         rules = [repr(m.what) for m in resolved.matched if (m.ops & members).any()]

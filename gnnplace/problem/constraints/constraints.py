@@ -79,12 +79,12 @@ class Constraints:
 
     @property
     def patterns(self) -> Constraints:
-        """What is asked of modules."""
+        """Return the constraints of modules."""
         return replace(self, headroom=None, max_devices=None, max_memory=())
 
     @property
     def limits(self) -> Constraints:
-        """What is asked of devices alone."""
+        """Return the constraints of devices alone."""
         return Constraints(
             headroom=self.headroom,
             max_devices=self.max_devices,
@@ -93,7 +93,7 @@ class Constraints:
 
     @property
     def borders(self) -> Constraints:
-        """The same borders between modules, without a word about devices."""
+        """Return the same borders between modules, without any device."""
         rules = tuple(
             ConstraintRule(rule.pattern, (EVERY,)) for rule in (*self.pin, *self.forbid)
         )
@@ -140,7 +140,7 @@ class ConstraintsFile(Schema):
 
 
 def as_constraints(given: Given | None) -> Constraints:
-    """Constraints from what a caller may give: themselves, a mapping, a file, or None.
+    """Return constraints from a mapping, a file, None, or constraints themselves.
 
     Raises:
         FormatError: a malformed mapping or file; names the key path.
@@ -191,7 +191,7 @@ def _from_data(data: object, source: str) -> Constraints:
 def _sizes(
     given: Mapping[Any, int | float | str], what: str
 ) -> tuple[tuple[str, float], ...]:
-    """Bytes by device, from numbers or words such as "10GiB"."""
+    """Return bytes by device, from numbers or texts such as "10GiB"."""
     sizes: dict[str, float] = {}
     for device, size in given.items():
         try:
@@ -271,7 +271,7 @@ def _rule(what: str, word: str) -> ConstraintRule:
 
 
 def check_headroom(headroom: str | float | None) -> None:
-    """Refuses headroom that is neither a share, nor bytes, nor "auto"; None is none.
+    """Refuse headroom that is neither a share, nor bytes, nor "auto". None is allowed.
 
     Raises:
         InputError: naming what was given and what may be.

@@ -71,7 +71,7 @@ class GivenOp:
         return number(self.keys, key, self.where, default)
 
     def seconds(self, kind: str) -> tuple[float, bool]:
-        """Seconds on a kind of device, and whether they are estimated.
+        """Return the seconds on a kind of device, and whether they are estimated.
 
         Raises:
             InputError: it has neither a time for the kind nor flops and bytes.

@@ -366,7 +366,10 @@ def _producers(
 
 
 def _tensors(node: Node) -> dict[int, float]:
-    """Bytes of every tensor that a node makes, by its number; -1: one, of what its outputs are."""
+    """Return the bytes of every tensor that a node makes, by its number.
+
+    The number -1 stands for a tensor with the bytes of the node's outputs.
+    """
     if "tensors" not in node["keys"]:
         return {-1: 0.0}
     key_path = f"{_where(node)}.attr.tensors"
@@ -397,7 +400,7 @@ def _whole(value: object, where: str) -> int:
 
 
 def _output(node: Node) -> float:
-    """Bytes of what a node makes."""
+    """Return the bytes of what a node makes."""
     key_path = _where(node)
     if "tensor_size" in node["keys"]:
         return number(node["keys"], "tensor_size", f"{key_path}.attr")

@@ -131,7 +131,7 @@ def _read_line(text: str, number: int, sections: list[_Section]) -> None:
 
 
 def _read_row(words: Sequence[str], section: _Section) -> None:
-    """Bytes and seconds of a row.
+    """Return bytes and seconds of a row.
 
     Raises:
         ValueError: what is wrong with it.
@@ -166,7 +166,7 @@ def _read_row(words: Sequence[str], section: _Section) -> None:
 
 
 def _check(row: dict[str, str], size: float, micro: float, rate: float) -> None:
-    """Refuses wrong results, and times in another unit than microseconds."""
+    """Refuse wrong results, and times in another unit than microseconds."""
     if rate > 1.0 and abs(size / micro / 1e3 / rate - 1.0) > SLACK:
         message = f"{row['size']} bytes in {row['time']} us are not {row['algbw']} GB/s"
         raise ValueError(message)

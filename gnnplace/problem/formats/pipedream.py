@@ -230,7 +230,10 @@ def _problem(
 def _trained(
     layers: dict[str, PipedreamLayer], edges: list[tuple[str, str]]
 ) -> list[PipedreamLayer]:
-    """Layers with a backward op; gradients pass through those that take no time for it."""
+    """Return the layers with a backward op.
+
+    Gradients pass through layers whose backward pass takes no time.
+    """
     if not any(layer.backward > 0 for layer in layers.values()):
         return []
     fed = {b for _, b in edges}
@@ -247,7 +250,7 @@ def _tensors(
     forward: dict[str, int],
     backward: dict[str, int],
 ) -> list[tuple[int, float, list[int]]]:
-    """Activations to the next layers and to the backward ops that need them; gradients back."""
+    """Return activations, read by next layers and backward ops, and gradients."""
     successors: dict[str, list[str]] = {name: [] for name in layers}
     predecessors: dict[str, list[str]] = {name: [] for name in layers}
     for a, b in edges:

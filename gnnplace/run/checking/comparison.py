@@ -28,7 +28,7 @@ class Difference:
 
     @property
     def passed(self) -> bool:
-        """Whether it is within the tolerance."""
+        """Return whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
 
@@ -46,12 +46,12 @@ class Verification:
 
     @property
     def bitwise(self) -> bool:
-        """Whether every tensor is equal bit for bit."""
+        """Return whether every tensor is equal bit for bit."""
         return not self.different
 
     @property
     def passed(self) -> bool:
-        """Whether every tensor is within its tolerance."""
+        """Return whether every tensor is within its tolerance."""
         return all(difference.passed for difference in self.different)
 
     def summary(self) -> str:

@@ -98,7 +98,7 @@ class DryRun:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """Return whether no fault was found."""
         return not self.faults
 
     def summary(self) -> str:
@@ -233,13 +233,13 @@ class ClaimedTransport(Transport):
         self._watch = watch
 
     def open(self, worker: int, device: torch.device) -> None:
-        """Nothing to do."""
+        """Do nothing: a dry run has one process."""
 
     def barrier(self, worker: int, meeting: int) -> None:
-        """Nothing to do: there is one step."""
+        """Do nothing: a dry run has one step."""
 
     def held(self, worker: int) -> float:
-        """Nothing."""
+        """Return 0: a dry run keeps no buffers."""
         return 0.0
 
     def sender(self, message: int) -> Send:

@@ -198,11 +198,11 @@ class WholeBatch:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was compared is off."""
+        """Return whether everything that was compared is within its tolerance."""
         return bool(self.reason) or self.relative <= self.tolerance
 
     def summary(self) -> str:
-        """One line for people."""
+        """Format the comparison as one line."""
         if self.reason:
             return f"not compared with eager PyTorch on the whole batch: {self.reason}"
         verdict = "equal" if self.passed else "are NOT"

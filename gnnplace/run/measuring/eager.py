@@ -29,7 +29,7 @@ def eager_step_time(
     steps: int = 5,
     progress: Progress | None = None,
 ) -> float:
-    """Median wall-clock seconds of a training step of eager PyTorch on the CPU.
+    """Return the median wall-clock seconds of an eager PyTorch training step on the CPU.
 
     Args:
         model: A copy of it is trained.

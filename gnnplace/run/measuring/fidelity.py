@@ -100,7 +100,7 @@ def check_fidelity(
     store: MeasurementStore | None = None,
     progress: Progress = lambda line: None,
 ) -> Study:
-    """Measures placements of a model, compares with predictions, and fits a calibration.
+    """Measure placements of a model, compare with predictions, and fit a calibration.
 
     Args:
         model: a zoo name, ``hf:CONFIG`` or ``module:callable``.

@@ -147,7 +147,7 @@ class MeasuredObjective:
         return [self._with_ops(key) for key in keys]
 
     def _is_old(self, key: str) -> bool:
-        """Whether what is known of a placement was measured too long ago."""
+        """Return whether the last measurement of a placement is older than allowed."""
         if self._max_age is None or key not in self._began:
             return False
         return (datetime.now(UTC) - self._began[key]).total_seconds() > self._max_age
@@ -270,7 +270,7 @@ def work(problem: Problem) -> float:
 
 
 def placement_key(data: Mapping[str, Any]) -> str:
-    """SHA-256 of devices and sequences in the data of a placement file."""
+    """Return the SHA-256 of devices and sequences in the data of a placement file."""
     parts = (
         sorted(data["device"].items()),
         sorted((data.get("sequence") or {}).items()),

@@ -59,7 +59,7 @@ class Executed:
 
     @property
     def passed(self) -> bool:
-        """Whether it computed what one process and what eager PyTorch compute."""
+        """Return whether it computed what one process and what eager PyTorch compute."""
         return self.verification.passed and self.whole.passed
 
     def summary(self) -> str:

@@ -55,11 +55,11 @@ class StepClock:
     step: int
 
     def seconds(self, worker: int, tick: int, clock: int) -> float:
-        """Seconds of a tick by the wall clock or the worker's CPU time."""
+        """Return the seconds of a tick by the wall clock or the worker's CPU time."""
         return self.records[worker].tick(self.step, tick, clock) * NANO
 
     def interrupted(self) -> bool:
-        """Whether any worker was moved off its core during the step."""
+        """Return whether any worker was moved off its core during the step."""
         return any(record.switches(self.step) for record in self.records)
 
     def op_seconds(self) -> np.ndarray:

@@ -40,7 +40,7 @@ class ExecutionOptions:
 
     @property
     def reports(self) -> bool:
-        """Whether this host has the result of the run."""
+        """Return whether this host has the result of the run."""
         return self.hosts is None or self.hosts.first
 
 

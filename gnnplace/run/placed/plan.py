@@ -163,12 +163,12 @@ class ExecutionPlan:
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """Devices that have anything to do; worker w is device `devices[w]`."""
+        """Return the devices that have work. Worker w is device `devices[w]`."""
         return tuple(d for d, segments in enumerate(self.segments) if segments)
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """The transfers as messages between workers."""
+        """Return the transfers as messages between workers."""
         worker = {device: w for w, device in enumerate(self.devices)}
         infos = (
             SIGNAL if t.signal else self.program.values[t.value] for t in self.transfers
@@ -182,7 +182,7 @@ class ExecutionPlan:
 
     @cached_property
     def holders(self) -> dict[str, tuple[int, ...]]:
-        """Devices that read each program input."""
+        """Return the devices that read each program input."""
         readers: dict[str, set[int]] = defaultdict(set)
         for i, op in enumerate(self.program.ops):
             for name in op.reads:
@@ -192,7 +192,7 @@ class ExecutionPlan:
 
     @cached_property
     def owners(self) -> dict[str, int]:
-        """Device that keeps each value's numbers: its producer's, or the first that reads it."""
+        """Return the device that keeps each value: its producer's, or its first reader's."""
         producers = {
             value: self.op_device[i]
             for i, op in enumerate(self.program.ops)

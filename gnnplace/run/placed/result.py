@@ -166,12 +166,12 @@ class Execution:
 
     @property
     def peak_memory(self) -> dict[str, float]:
-        """Bytes of each device in a step, by name: what the simulator predicts."""
+        """Return each device's bytes in a step, by name, as the simulator predicts them."""
         return {name: memory.peak for name, memory in self.memory.items()}
 
     @property
     def uses_gpus(self) -> bool:
-        """Whether a worker computed on a GPU."""
+        """Return whether a worker computed on a GPU."""
         if self.mode == "measured":
             for name in self.devices:
                 if name.startswith("cuda:"):
@@ -180,7 +180,7 @@ class Execution:
 
     @property
     def caveat(self) -> str:
-        """Why its seconds must not be compared with the prediction; empty where they may."""
+        """Return why measured seconds must not be compared with the prediction, or ""."""
         if not self.played:
             return ""
         kinds = " and ".join(self.played)
@@ -191,7 +191,7 @@ class Execution:
 
     @cached_property
     def step_time(self) -> float:
-        """Seconds of a step: the median, of the wall clock if measured, else of the virtual one.
+        """Return the median seconds of a step: wall-clock if measured, else virtual.
 
         Steps without an involuntary context switch alone count, as long as there is one.
         """
@@ -201,39 +201,39 @@ class Execution:
 
     @cached_property
     def wall_step_time(self) -> float:
-        """Median seconds by the wall clock, of undisturbed steps if there are any."""
+        """Return the median seconds by the wall clock, of undisturbed steps if there are any."""
         return median(step.wall for step in self._undisturbed)
 
     @cached_property
     def virtual_step_time(self) -> float:
-        """Median seconds by the virtual clock, of all steps."""
+        """Return the median seconds by the virtual clock, of all steps."""
         return median(step.virtual for step in self.steps)
 
     @cached_property
     def fastest_wall(self) -> float:
-        """Wall-clock seconds of the shortest step; see `gnnplace.measurements.records.fastest`."""
+        """Return the wall-clock seconds of the shortest step (`measurements.records.fastest`)."""
         return min(step.wall for step in self.steps)
 
     @cached_property
     def fastest_virtual(self) -> float:
-        """Virtual seconds of the shortest step."""
+        """Return the virtual seconds of the shortest step."""
         return min(step.virtual for step in self.steps)
 
     @cached_property
     def fastest(self) -> float:
-        """Seconds of the shortest step by the clock of the mode."""
+        """Return the seconds of the shortest step by the clock of the mode."""
         if self.mode == "emulated":
             return self.fastest_virtual
         return self.fastest_wall
 
     @cached_property
     def num_interrupted(self) -> int:
-        """Steps with an involuntary context switch."""
+        """Return the number of steps with an involuntary context switch."""
         return sum(step.interrupted for step in self.steps)
 
     @cached_property
     def timeline(self) -> StepTiming:
-        """The step whose time is nearest to `step_time`, with its ops and transfers."""
+        """Return the step whose time is nearest to `step_time`, with ops and transfers."""
         clock = "virtual" if self.mode == "emulated" else "wall"
         if self.mode == "emulated":
             steps = self.steps

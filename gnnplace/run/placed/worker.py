@@ -117,7 +117,7 @@ class Records:
 
     @property
     def row(self) -> int:
-        """Words of a step."""
+        """Return the number of words of a step."""
         return TICKS * self.num_ticks + 1
 
     def tick(self, step: int, tick: int, clock: int) -> int:

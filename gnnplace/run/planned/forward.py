@@ -202,7 +202,7 @@ class _Forward:
 
     @property
     def mesh(self) -> DeviceMesh:
-        """The devices."""
+        """Return the mesh of devices."""
         assert self.seat.mesh is not None
         return self.seat.mesh
 

@@ -65,7 +65,7 @@ class LocalParameter:
 
     @property
     def learned(self) -> nn.Parameter:
-        """The tensor that the optimizer updates."""
+        """Return the tensor that the optimizer updates."""
         if self.master is None:
             return self.part
         return self.master
@@ -78,18 +78,18 @@ class LocalParameter:
 
     @property
     def split(self) -> bool:
-        """Whether the optimizer has a part of the leaf."""
+        """Return whether the optimizer updates only a part of the leaf."""
         return self.part is not self.leaf
 
     @property
     def wide(self) -> bool:
-        """Whether shards have parts of the leaf as replicas do."""
+        """Return whether shards, like replicas, update parts of the leaf."""
         learns = self.leaf.requires_grad
         return self.split and learns and any(self.summed) and not self.tied
 
     @property
     def tied(self) -> bool:
-        """Whether several ranks hold it."""
+        """Return whether several pipeline ranks hold the parameter."""
         return len(self.ranks) > 1
 
 

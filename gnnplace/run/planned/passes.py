@@ -84,11 +84,11 @@ class StageCode:
 
     @property
     def whole(self) -> Layout:
-        """Layout of what every shard has."""
+        """Return the layout of a value that every shard has in full."""
         return (REPLICATED,) * len(self.parameters.seat.axes)
 
     def border(self, value: int, *, leaves: bool) -> Layout:
-        """Layout of a value that enters or leaves the stage."""
+        """Return the layout of a value that enters or leaves the stage."""
         shape = self.graph.values[value].shape
         axes = self.parameters.seat.axes
         return border_layout(self.cut[leaves], shape, axes, self.examples)
@@ -104,7 +104,7 @@ class StageCode:
 
     @property
     def gradients(self) -> tuple[bool, ...]:
-        """Which of the values that enter need a gradient."""
+        """Return which of the values that enter the stage need a gradient."""
         return tuple(self.graph.values[v].gradient for v in self.piece.entering)
 
     def forward(

@@ -74,22 +74,22 @@ class PlanRunner:
 
     @property
     def replica(self) -> int:
-        """Which of the replicas this process is in: which share of a batch it reads."""
+        """Return the index of this process's replica, which is that of its share of a batch."""
         return self.parameters_here.seat.replica
 
     @property
     def replicas(self) -> int:
-        """Replicas: shares that a batch is cut into."""
+        """Return the number of replicas, and so of shares of a batch."""
         return self.parameters_here.seat.replicas
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a share, M."""
+        """Return M, the number of micro-batches of a share."""
         return self.file.batch // (self.file.microbatch_size * self.replicas)
 
     @property
     def examples(self) -> int:
-        """Examples of a replica's share of a batch."""
+        """Return the number of examples of a share."""
         return self.microbatches * self.file.microbatch_size
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -230,7 +230,7 @@ class PlanRunner:
     def _agreed(
         self, batch: object, *, training: bool = True
     ) -> tuple[list[tuple[torch.Tensor, ...]], list[float]]:
-        """Tensors of every micro-batch and what each weighs, if no process refuses its batch.
+        """Return each micro-batch's tensors and weight, if no process refuses its batch.
 
         All processes call it together, those too that refuse.
 
@@ -337,7 +337,7 @@ class PlanRunner:
     def _shares(
         self, batch: object, training: bool
     ) -> tuple[list[tuple[torch.Tensor, ...]], bool]:
-        """Tensors of every micro-batch; whether they are other ones than the calls were made for.
+        """Return each micro-batch's tensors, and whether their shapes are new.
 
         Raises:
             InputError: it is no batch of the plan's.

@@ -58,19 +58,19 @@ class PlanRun:
 
     @property
     def measured(self) -> float | None:
-        """Measured seconds of a step, the median."""
+        """Return the median measured seconds of a step."""
         if self.seconds:
             return median(self.seconds)
         return None
 
     @property
     def apart(self) -> float:
-        """Largest relative difference between losses of the two trainings."""
+        """Return the largest relative difference between the losses of the two trainings."""
         return loss_difference(self.losses, self.expected)
 
     @property
     def passed(self) -> bool:
-        """Whether gradients and losses are within their tolerances.
+        """Return whether gradients and losses are within their tolerances.
 
         Halves have 2^16 times larger roundings than single precision; losses follow them.
         """
@@ -82,7 +82,7 @@ class PlanRun:
 
     @property
     def covered(self) -> bool | None:
-        """Whether the predicted interval has the measured time; None where there is none."""
+        """Return whether the predicted interval contains the measured time, or None."""
         interval = self.plan.file.interval
         if interval is None or self.measured is None:
             return None

@@ -129,7 +129,7 @@ class Seat:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The place of this shard along each axis."""
+        """Return the index of this shard along each axis."""
         return divmod(self.shard, self.axes[-1])[-len(self.axes) :]
 
     def sources(self, rank: int) -> int:

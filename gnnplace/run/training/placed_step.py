@@ -124,7 +124,7 @@ class PlacedStep:
 
     @property
     def running(self) -> bool:
-        """Whether the workers can be asked."""
+        """Return whether the workers can take requests."""
         return self._crew.running
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -114,7 +114,7 @@ class StateLayout:
 
     @cached_property
     def _plain(self) -> bool:
-        """Whether it is a flat dict of tensors, as in most optimizers, which needs no walk."""
+        """Return whether the state is a flat dict of tensors, as in most optimizers."""
         flat = list(self.spec.context or ()) == list(self.names)
         return flat and all(issubclass(kind, torch.Tensor) for kind in self.kinds)
 

@@ -122,7 +122,10 @@ class TrainingStep:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Hyper-parameters, as `torch.optim` has them; may be changed between steps."""
+        """Return the hyper-parameters, as `torch.optim` has them.
+
+        They may be changed between steps.
+        """
         return self._torch.param_groups if self._torch else self._own_groups
 
     def prepare(self, batch: Inputs) -> None:

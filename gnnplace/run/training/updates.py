@@ -193,7 +193,7 @@ class GradientHandover:
 
     @property
     def without_hooks(self) -> dict[str, torch.Tensor]:
-        """Parameters without hooks, by name."""
+        """Return the parameters without hooks, by name."""
         return {n: p for n, p in self.parameters.items() if not p._backward_hooks}
 
 

@@ -24,7 +24,7 @@ NAP = 5e-5
 
 
 def ordered_stores() -> bool:
-    """Whether this machine shows the stores of one core to the others in order."""
+    """Return whether other cores see the stores of one core in order."""
     return platform.machine().lower() in ("x86_64", "amd64", "i686", "i386")
 
 
@@ -50,7 +50,7 @@ class Board:
         self.words[worker * STRIDE + field] = value
 
     def snapshot(self) -> bytes:
-        """All words; while it stays the same, no worker makes progress."""
+        """Return all words. While they do not change, no worker makes progress."""
         return self.words.tobytes()
 
     def barrier(self, worker: int, meeting: int) -> None:

@@ -80,7 +80,7 @@ class Crew:
 
     @property
     def running(self) -> bool:
-        """Whether requests can be made."""
+        """Return whether the workers can take requests."""
         return not self._ended
 
     def close(self, why: str = "closed") -> None:

@@ -46,7 +46,7 @@ class Hosts:
 
     @property
     def first(self) -> bool:
-        """Whether this host collects and reports."""
+        """Return whether this host collects and reports."""
         return self.rank == 0
 
     def client(self) -> dist.Store:
@@ -58,7 +58,7 @@ class Hosts:
         return dist.PrefixStore(self.prefix, far)
 
     def host_of(self, devices: Sequence[int], num_devices: int) -> tuple[int, ...]:
-        """Host of each of these devices.
+        """Return the host of each of these devices.
 
         Raises:
             InputError: the cluster's devices cannot be dealt out evenly, or none of these is on
@@ -107,7 +107,10 @@ class Hosts:
         return [self.store.get(key).decode() for key in keys]
 
     def free_cores(self, wanted: int) -> list[int]:
-        """Cores for this host's workers, beside those of other hosts on the same machine."""
+        """Return cores for this host's workers.
+
+        Hosts on the same machine get different ones.
+        """
         wanted_by_host = self.exchange("cores", f"{_machine()} {wanted}")
         offset = 0
         for host_text in wanted_by_host[: self.rank]:
@@ -148,7 +151,10 @@ def from_environment() -> Hosts | None:
 
 
 def _prefix() -> str:
-    """Of the keys of this run: not those of one before, or before a restart."""
+    """Return a prefix for the keys of this run.
+
+    It differs from that of earlier runs and from before a restart.
+    """
     global _runs
     _runs += 1
     job = os.environ.get("TORCHELASTIC_RUN_ID", "none")

@@ -69,7 +69,7 @@ class MessageTimes:
 
 
 def measure_link(devices: Sequence[torch.device] | None = None) -> Link:
-    """Measures the link between two workers of this machine, "cpu:0" and "cpu:1".
+    """Measure the link between two workers of this machine, "cpu:0" and "cpu:1".
 
     Args:
         devices: Where the workers' tensors live; the CPU by default. Tensors of GPUs are staged in
@@ -116,7 +116,7 @@ def fit_line(size: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 def time_messages(
     cores: tuple[int, int], devices: tuple[torch.device, torch.device]
 ) -> MessageTimes:
-    """Ping-pong between two workers on `cores` with tensors on `devices` over all `SIZES`."""
+    """Time ping-pong of all `SIZES` between two workers on `cores`, with tensors on `devices`."""
     counts = [max(2, min(MOST_BUFFERS, ROTATION // size)) for size in SIZES]
     messages = tuple(
         Message(end, 1 - end, (size,), (1,), torch.uint8)

@@ -41,7 +41,7 @@ KIB = 1024.0
 
 
 def shared_words(count: int) -> memoryview:
-    """Zeroed 64-bit signed integers that this process and its forks share.
+    """Return zeroed 64-bit signed integers that this process and its forks share.
 
     Args:
         count: The number of words.
@@ -63,7 +63,7 @@ def _mapped(count: int) -> mmap.mmap:
 
 
 def aligned(count: int) -> int:
-    """`count` bytes rounded up to whole cache lines (torch aligns its own tensors so, too)."""
+    """Round `count` bytes up to whole cache lines, as torch aligns its own tensors."""
     return -(-count // LINE) * LINE
 
 
@@ -75,7 +75,7 @@ class Arena:
         self._block: mmap.mmap | None = None
 
     def reserve(self, count: int) -> int:
-        """Reserves `count` bytes and returns their offset; only before the first `view`."""
+        """Reserve `count` bytes and return their offset. Call it before the first `view` only."""
         offset = self._bytes
         self._bytes += aligned(count)
         return offset
@@ -112,7 +112,10 @@ def shared_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 
 
 def shared_like(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Zeros in one shared block as tensors are; pages that nobody touches take no memory."""
+    """Return zeros in one shared block, shaped as `tensors`.
+
+    Pages that nobody touches take no memory.
+    """
     arena = Arena()
     likes = {
         name: torch.empty_like(tensor, device="meta")
@@ -131,7 +134,7 @@ def shared_like(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements of a row-major tensor of `shape`."""
+    """Return the strides in elements of a row-major tensor of `shape`."""
     stride = []
     step = 1
     for size in reversed(shape):
@@ -141,7 +144,7 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """Elements from the first to the last one of a strided tensor, both included."""
+    """Return the elements from the first to the last one of a strided tensor, both included."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
@@ -160,11 +163,11 @@ class PeakMemory:
 
     @property
     def before(self) -> float | None:
-        """Bytes of the resident set at the beginning; None where the kernel does not say."""
+        """Return the bytes of the resident set at the beginning, or None if unknown."""
         return self._before
 
     def bytes(self) -> float | None:
-        """Bytes that the resident set has grown by at most; None where the kernel does not say."""
+        """Return the most bytes that the resident set has grown by, or None if unknown."""
         peak = self._read("VmHWM")
         if self._before is None or peak is None:
             return None
@@ -194,7 +197,7 @@ class StepPeak:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Measures what runs inside, as ``bytes``."""
+        """Measure the memory that is taken inside and store it in ``bytes``."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             allocated_before = torch.cuda.memory_allocated(self._device)
@@ -221,7 +224,7 @@ class StepPeak:
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> float:
-    """Bytes of the storages below some tensors, each once."""
+    """Return the bytes of the storages of some tensors, each counted once."""
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage()
         for tensor in tensors

@@ -59,7 +59,7 @@ class NetworkTransport(GlooMessages):
         return ends == (self._hosts.rank, self._hosts.rank)
 
     def open(self, worker: int, device: torch.device) -> None:
-        """Meets all other workers and compares clocks with worker 0."""
+        """Meet all other workers and compare clocks with worker 0."""
         self._worker = worker
         self._device = device
         self._shared.open(worker, device)
@@ -73,7 +73,7 @@ class NetworkTransport(GlooMessages):
         self._board.put(worker, OFFSET, self._compare_clocks())
 
     def _compare_clocks(self) -> int:
-        """Nanoseconds to add to this worker's wall clock to have that of worker 0.
+        """Return the nanoseconds from this worker's wall clock to worker 0's.
 
         The other clock is read in the middle of a round trip, of the fastest of several.
         """
@@ -104,24 +104,24 @@ class NetworkTransport(GlooMessages):
             dist.barrier()
 
     def held(self, worker: int) -> float:
-        """Buffers in shared memory of what it receives, and both ends of what goes by gloo."""
+        """Return the bytes of shared buffers it receives into, and of both ends by gloo."""
         return self._shared.held(worker) + super().held(worker)
 
     def sender(self, message: int) -> Send:
-        """Through shared memory, or a copy that gloo sends."""
+        """Return how a message is sent: through shared memory, or by gloo from a copy."""
         if message in self.elsewhere:
             return self._shared.sender(self.elsewhere[message])
         return super().sender(message)
 
     def receiver(self, message: int) -> Receive:
-        """From shared memory, or what gloo brings."""
+        """Return how a message is received: from shared memory, or by gloo."""
         if message in self.elsewhere:
             return self._shared.receiver(self.elsewhere[message])
         return super().receiver(message)
 
     @contextmanager
     def reaching(self, worker: int | None = None) -> Iterator[None]:
-        """Says in a few words that another host does not answer, instead of gloo's many.
+        """Raise gloo's long errors inside as one line: another host does not answer.
 
         Raises:
             ConnectionError: it does not.
@@ -146,10 +146,10 @@ class NetworkTransport(GlooMessages):
                 dist.recv(tensor.reshape(-1).view(torch.uint8), source, tag=tag)
 
     def close(self) -> None:
-        """Leaves the process group when all others are done."""
+        """Leave the process group when all others are done."""
         dist.barrier()
         dist.destroy_process_group()
 
     def dispose(self) -> None:
-        """Nothing is left behind."""
+        """Free all that is shared."""
         self._shared.dispose()

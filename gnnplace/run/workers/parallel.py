@@ -39,7 +39,7 @@ def core_groups(count: int) -> list[tuple[int, ...]]:
 
 
 def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list[Any]:
-    """Results of jobs in their order, as many at a time as there are groups of cores.
+    """Run jobs in processes, one for each group of cores at a time, and return their results.
 
     Args:
         jobs: What is to be run; each returns plain data.

@@ -89,7 +89,7 @@ def meet() -> None:
 def time_steps(
     runs: Mapping[str, Callable[[], Any] | None], steps: int, *, warm_up: int = WARM_UP
 ) -> tuple[Seconds, Seconds]:
-    """Wall and CPU seconds of every step of what runs, by turns.
+    """Return the wall and CPU seconds of every step. The runs take turns.
 
     Args:
         runs: What a step is, by name, the same names in all processes; None: this one waits.

@@ -177,7 +177,7 @@ def _text(path: Path) -> str:
 
 @contextmanager
 def daemons_may_fork() -> Iterator[None]:
-    """Within it a daemonic process, such as one of a `multiprocessing.Pool`, may start workers.
+    """Let a daemonic process, e.g. of a `multiprocessing.Pool`, start workers inside.
 
     `multiprocessing` forbids it, for such a process may be ended without ending its own; workers
     end with the process that started them in any case (`end_with`).

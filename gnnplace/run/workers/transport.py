@@ -94,14 +94,14 @@ class Message:
 
     @property
     def capacity(self) -> int:
-        """Elements that the buffer holds: the expected layout, or any dense one."""
+        """Return the elements that the buffer holds: the expected layout, or any dense one."""
         return max(
             span(self.shape, self.stride),
             span(self.shape, contiguous_stride(self.shape)),
         )
 
     def stride_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """How a tensor lies in the buffer: its own strides if they fit, else contiguous."""
+        """Return a tensor's strides in the buffer: its own if they fit, else contiguous ones."""
         fits = span(self.shape, tensor.stride()) <= self.capacity
         if fits:
             return tensor.stride()
@@ -136,7 +136,7 @@ class Transport(ABC):
 
     @abstractmethod
     def held(self, worker: int) -> float:
-        """Bytes of buffers that a worker keeps for its messages through all rounds."""
+        """Return the bytes of buffers that a worker keeps for its messages."""
 
     def finish_round(self) -> None:  # noqa: B027 (most transports have nothing to do)
         """Wait until what this worker sent may be changed."""
@@ -156,7 +156,7 @@ class MessageLayouts:
         self.words = shared_words(len(messages) * ROW)
 
     def publish(self, message: int, tensor: torch.Tensor) -> tuple[int, ...]:
-        """Says how `tensor` lies in the buffer: its own strides if they fit, else contiguous."""
+        """Store and return a tensor's strides in the buffer: its own or contiguous ones."""
         stride = self._messages[message].stride_of(tensor)
         base = message * ROW
         for i, step in enumerate(stride):
@@ -176,12 +176,12 @@ class MessageLayouts:
 
 
 def shift(tensor: torch.Tensor) -> int:
-    """Elements between the last cache line's beginning and the tensor's."""
+    """Return the elements between the start of the tensor's cache line and the tensor."""
     return tensor.data_ptr() % LINE // tensor.element_size()
 
 
 def overlaps(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether two elements of a strided tensor may share their memory (expanded, unfolded)."""
+    """Return whether two elements of a strided tensor may share memory (expanded, unfolded)."""
     reach = 0
     for step, size in sorted(zip(stride, shape, strict=True)):
         if size > 1 and step <= reach:
@@ -250,7 +250,7 @@ class SharedMemoryTransport(Transport):
         self._board.barrier(worker, meeting)
 
     def held(self, worker: int) -> float:
-        """Buffers of what it receives: a sender writes into the receiver's."""
+        """Return the bytes of the buffers that it receives into, which senders write."""
         return float(
             sum(
                 m.capacity * m.dtype.itemsize
@@ -406,7 +406,7 @@ class GlooMessages(Transport):
 
     @contextmanager
     def reaching(self, worker: int | None = None) -> Iterator[None]:
-        """Where another worker, or any of them, is waited for."""
+        """Wait inside for another worker, or for any of them."""
         yield
 
 
@@ -418,7 +418,7 @@ class GlooTransport(GlooMessages):
         self._meeting = os.memfd_create("gnnplace gloo store")
 
     def open(self, worker: int, device: torch.device) -> None:
-        """Meets the other workers through a file store, in memory that has no name."""
+        """Meet the other workers through a file store, in memory that has no name."""
         self._worker = worker
         self._device = device
         join_group(self._meeting, worker, self._board.num_workers, LONG)
@@ -428,7 +428,7 @@ class GlooTransport(GlooMessages):
         self._board.barrier(worker, meeting)
 
     def close(self) -> None:
-        """Leaves the process group."""
+        """Leave the process group."""
         dist.destroy_process_group()
 
     def dispose(self) -> None:

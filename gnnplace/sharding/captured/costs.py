@@ -117,7 +117,7 @@ class Moved:
 
     @property
     def total(self) -> float:
-        """Seconds of both."""
+        """Return the seconds of computation and exchanges together."""
         return self.reduction + self.resharding
 
     def __add__(self, other: Moved) -> Moved:
@@ -138,7 +138,7 @@ class CostParts:
 
     @property
     def total(self) -> float:
-        """Seconds in all; nothing overlaps."""
+        """Return the seconds of all terms, of which none overlaps."""
         return self.compute + self.reduction + self.gradient + self.resharding
 
 

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
     @property
     def cuts(self) -> bool:
-        """Whether devices hold different parts."""
+        """Return whether devices hold different parts."""
         return self.axis >= 0
 
 
@@ -69,7 +69,7 @@ class SplitValue:
 
     @cached_property
     def bytes(self) -> float:
-        """Bytes of the whole tensor."""
+        """Return the bytes of the whole tensor."""
         return float(math.prod(self.shape) * self.element)
 
 

@@ -135,12 +135,12 @@ class LayerSplit:
 
     @property
     def mesh(self) -> Mesh:
-        """Sizes of the mesh's dimensions."""
+        """Return the sizes of the mesh's dimensions."""
         return self.captured.mesh
 
     @cached_property
     def configurations(self) -> tuple[Configuration, ...]:
-        """The label that each dimension of the mesh splits, of every call."""
+        """Return the label that each dimension of the mesh splits, of every call."""
         pairs = zip(self.captured.options, self.result.configuration, strict=False)
         return tuple(configurations[index] for configurations, index in pairs)
 
@@ -169,12 +169,12 @@ class LayerSplit:
 
     @cached_property
     def data_parallel(self) -> CostParts:
-        """What data parallelism is predicted to cost."""
+        """Return the predicted cost of data parallelism."""
         return ddp_parts(self.captured)
 
     @property
     def activations(self) -> float:
-        """Bytes of all results on a device."""
+        """Return the bytes of all results on a device."""
         graph = self.captured.graph
         pairs = zip(graph.ops, self.configurations, strict=True)
         return sum(
@@ -184,7 +184,7 @@ class LayerSplit:
 
     @cached_property
     def words(self) -> tuple[LayerWords, ...]:
-        """Every call's split for people, in the order in which they run."""
+        """Return every call's split in words, in the order in which calls run."""
         devices = math.prod(self.mesh)
         layers = []
         for op, configuration in zip(

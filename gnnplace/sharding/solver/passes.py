@@ -81,7 +81,7 @@ class _Inputs:
 
     @property
     def last(self) -> int:
-        """Configurations of the node that is taken out."""
+        """Return the number of configurations of the eliminated node."""
         return self.total.shape[-1]
 
     def matrix(self) -> FloatArray:

@@ -63,7 +63,7 @@ class ShardingResult:
 
     @property
     def gap(self) -> float | None:
-        """By how much of its cost the strategy may be above the best; None: unknown."""
+        """Return by how much the strategy may exceed the best, relative to its cost, or None."""
         if self.exact:
             return 0.0
         if self.bound is None or self.cost <= 0:
@@ -169,12 +169,12 @@ class _Remaining:
 
     @property
     def cells(self) -> int:
-        """Cells of all tables between nodes."""
+        """Return the number of cells of all tables between nodes."""
         return sum(edge.cost.size for edge in self.problem.edges)
 
     @cached_property
     def order(self) -> tuple[list[int], float]:
-        """An order of elimination, and the cells that it would take."""
+        """Return an order of elimination, and the number of cells that it takes."""
         sizes = [len(cost) for cost in self.problem.cost]
         return elimination_order(self.problem.neighbours(), sizes)
 

@@ -55,7 +55,7 @@ class Step:
 
     @property
     def axes(self) -> Scope:
-        """Nodes of the sum: the scope, then the node."""
+        """Return the nodes of the sum's axes: the scope, then the eliminated node."""
         if self.node is None:
             return self.scope
         return (*self.scope, self.node)
@@ -77,7 +77,7 @@ class Factors:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Configurations of each node that are left."""
+        """Return the number of remaining configurations of each node."""
         return tuple(map(len, self.configurations))
 
     def weighted(self, weights: Sequence[tuple[float, float]]) -> list[FloatArray]:

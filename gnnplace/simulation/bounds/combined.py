@@ -45,12 +45,12 @@ class LowerBounds:
 
     @property
     def best(self) -> float:
-        """The largest of them."""
+        """Return the largest bound."""
         return float(max(asdict(self).values()))
 
     @property
     def binding(self) -> str:
-        """The name of the largest of them."""
+        """Return the name of the largest bound."""
         values = asdict(self)
         return max(values, key=lambda name: values[name]).replace("_", " ")
 

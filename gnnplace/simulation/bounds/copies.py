@@ -64,12 +64,15 @@ class Copies:
 
     @property
     def count(self) -> IntArray:
-        """Copies of each group. [G]"""
+        """Return the number of copies of each group. [G]"""
         return np.diff(self.begin)
 
     @property
     def full(self) -> BoolArray:
-        """Whether an edge feeds every copy from its own, or from all, or all from one. [E]"""
+        """Return the pattern of each edge. [E]
+
+        Whether it feeds each copy from its own, or from all copies, or all from one.
+        """
         count = self.count
         return np.asarray(
             self.matched == np.maximum(count[self.source], count[self.target])

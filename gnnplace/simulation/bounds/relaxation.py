@@ -153,12 +153,12 @@ class Machines:
 
     @property
     def possible(self) -> bool:
-        """Whether every part has a device left."""
+        """Return whether every part has a device left."""
         return bool(self.allowed.any(axis=1).all())
 
     @property
     def counts(self) -> FloatArray:
-        """Devices of each column. [K]"""
+        """Return the devices of each column. [K]"""
         return np.bincount(self.column_of).astype(np.float64)
 
     def columns(self) -> FloatArray:
@@ -272,17 +272,17 @@ class Relaxation:
 
     @cached_property
     def columns(self) -> FloatArray:
-        """Seconds of an op of each group on devices that are alike, inf where not. [G, K]"""
+        """Return the seconds of a group's op on each kind of device, inf if impossible. [G, K]"""
         return self.machines.columns()
 
     @cached_property
     def work(self) -> FloatArray:
-        """Least seconds of an op of each group. [G]"""
+        """Return the least seconds of an op of each group. [G]"""
         return np.asarray(self.columns.min(axis=1))
 
     @cached_property
     def part_columns(self) -> FloatArray:
-        """Seconds of each part. [P, K]"""
+        """Return the seconds of each part. [P, K]"""
         shape = len(self.machines.state), self.columns.shape[1]
         result = np.zeros(shape)
         np.add.at(result, self.machines.part, self.columns * self.copies.count[:, None])
@@ -294,7 +294,7 @@ class Relaxation:
 
     @cached_property
     def apart(self) -> FloatArray:
-        """Seconds of transfers that no device left to both ends forces. [E]"""
+        """Return the seconds of transfers that the devices left to both ends do not force. [E]"""
         part = self.machines.part
         apart = self.machines.apart(part[self.copies.source], part[self.copies.target])
         return np.where(
@@ -303,28 +303,28 @@ class Relaxation:
 
     @cached_property
     def head(self) -> FloatArray:
-        """Least starts of copies by rank, in seconds. [n]"""
+        """Return the least starts of copies by rank, in seconds. [n]"""
         return starts(self.copies, self.work, self.least_head, self._inside, self.apart)
 
     @cached_property
     def tail(self) -> FloatArray:
-        """Least times after the finish of copies, by rank from last, in seconds. [n]"""
+        """Return the least times after the finish of copies, by rank from last, in seconds. [n]"""
         args = self.copies, self.work, self.least_tail, turned(self._inside), self.apart
         return starts(*args, reverse=True)
 
     @cached_property
     def group(self) -> IntArray:
-        """The group of each entry of ``head``. [n]"""
+        """Return the group of each entry of ``head``. [n]"""
         return np.repeat(np.arange(len(self.work), dtype=np.int32), self.copies.count)
 
     @property
     def critical_path(self) -> float:
-        """Seconds of the longest path by ranks."""
+        """Return the seconds of the longest path by ranks."""
         return float((self.head + self.work[self.group] + self.tail_of_job).max())
 
     @cached_property
     def tail_of_job(self) -> FloatArray:
-        """The tail that goes with each entry of ``head``: of the copy that starts k-th. [n]"""
+        """Return the tail of each entry of ``head``, that of the copy which starts k-th. [n]"""
         begin = self.copies.begin
         group = self.group
         return np.asarray(

@@ -55,7 +55,9 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the whole tensor. Elements below a byte are packed, the last byte padded.
+        """Return the bytes of the whole tensor.
+
+        Elements below a byte are packed, and the last byte is padded.
 
         Raises:
             InputError: The element type is none of `onnx.proto`'s.
@@ -179,7 +181,7 @@ class Graph:
 
     @cached_property
     def captured(self) -> tuple[str, ...]:
-        """Names that the nodes read of the graphs around this one."""
+        """Return the names that the nodes read of the graphs around this one."""
         defined = {*self.inputs, *self.weights}
         captured: dict[str, None] = {}
         for node in self.nodes:

@@ -62,7 +62,7 @@ class Call:
 
     @property
     def result(self) -> Value:
-        """The first output that the node has."""
+        """Return the first output that the node has."""
         for value in self.outputs:
             if value is not None:
                 return value
