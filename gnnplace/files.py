@@ -345,7 +345,7 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
     """Refuse YAML whose parts are nested too deeply, or whose mappings have a key twice.
 
     Args:
-        events: Of the parser.
+        events: The parser's events.
         source: What is read, for an error.
 
     Raises:

@@ -76,7 +76,7 @@ def missing_extra(error: BaseException) -> MissingExtraError | None:
     """Return what says which extra is missing; None of an error of any other kind.
 
     Args:
-        error: Of an import.
+        error: The error that an import raised.
     """
     if not isinstance(error, ModuleNotFoundError):
         return None

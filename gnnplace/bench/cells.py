@@ -185,7 +185,7 @@ def digests_of_files(suite: SuiteFile, folder: Path) -> dict[str, str]:
     Others are made by seeds and code; their digests are known when they are loaded to be run.
 
     Args:
-        suite: Whose problems are read.
+        suite: The suite whose problems are read.
         folder: Files of the problems are relative to it.
     """
     digests = {}

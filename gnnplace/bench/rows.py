@@ -173,7 +173,7 @@ def set_aside(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
     Args:
         path: The file of rows.
-        rows: Those of its rows that no longer count.
+        rows: The rows of that file that no longer count.
 
     Returns:
         The file that has them now.

@@ -146,7 +146,7 @@ def run_suite(
         out: Where the summary goes.
         say: Called with a line of progress a cell.
         override: What to run instead of what the suite says.
-        location: To run cells; in this process by default.
+        location: Where cells run. By default, in this process.
 
     Returns:
         0, also when cells failed: A failure is a row.
@@ -224,7 +224,7 @@ def _set_changed_aside(
     """Set rows aside whose problem says something else now. Return whether there were any.
 
     Args:
-        suite: Whose rows they are.
+        suite: The suite whose rows they are.
         rows_path: The file of rows.
         digests: Digests of problems as they are now, by key.
         say: Is called with a line for each problem that changed.

@@ -45,7 +45,7 @@ class BestKnown(Schema):
     Attributes:
         step_time: Predicted seconds.
         digest: The digest of the problem.
-        placer: Who found it.
+        placer: The placer that found it.
         budget: Seconds that it had.
         seed: The seed that it ran with.
         commit: The commit of the code.
@@ -163,7 +163,7 @@ class Standing:
         placer: Its name.
         budget: Seconds that it had.
         seconds: Mean seconds that it took.
-        ratio: Over the best known.
+        ratio: The ratio over the best known.
         closed: Gap closed, over problems with a gap.
         pooled: Gap closed, pooled; nan without problems with a gap.
         ties_apart: Problems without a gap.
@@ -198,7 +198,7 @@ def standings(
     Args:
         rows: Cells, of any number of files.
         best: Best known step times; at least those of the rows.
-        rival: Who wins and losses are counted against.
+        rival: The placer that wins and losses are counted against.
     """
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:

@@ -162,7 +162,7 @@ class Declaration:
     """What a submitter says of rows.
 
     Attributes:
-        by: Who submits, and where a paper is.
+        by: The author, and where a paper is.
         code: Where the code is; of the package's own placers its commit by default.
         training: Columns of a training card for a placer that has none by itself; None if there
             are none.
@@ -177,7 +177,7 @@ def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declara
     """Return the declaration that a command line makes about rows.
 
     Args:
-        by: Who submits.
+        by: The author.
         code: Where the code is.
         card: Folder of a training card; empty for none.
         untrained: Whether the placer was not trained.

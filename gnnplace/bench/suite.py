@@ -357,7 +357,7 @@ class Cell:
 
     Attributes:
         problem: What to place.
-        placer: Who places it.
+        placer: The placer.
         seed: The seed of all randomness.
         budget: How long it searches.
         unit: What the budget is counted in: seconds, or simulated steps.

@@ -82,7 +82,7 @@ def page(sections: Sequence[Section], note: str, origin: str) -> str:
     """Return the text of the page.
 
     Args:
-        sections: In their order.
+        sections: The sections in their order.
         note: How to read the tables.
         origin: Where the rows are from.
     """
@@ -286,7 +286,7 @@ def print_standings(
         rows: The rows of any number of suites.
         out: Where the tables go, but those with more than ``WIDEST`` columns.
         best: Best known step times; those of the rows by default.
-        rival: Who others are compared with.
+        rival: The placer that others are compared with.
         folder: Gets ``summary.md``, ``summary.html`` and the plots as SVG.
     """
     _check_digests(rows)

@@ -224,7 +224,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, title: str) -> list[Text
     Args:
         rows: The rows of one suite.
         best: Best known step times; at least those of the rows.
-        rival: Who others are compared with.
+        rival: The placer that others are compared with.
         title: What was run; the title of the standings adds the rival.
     """
     heading = f"{title}; against {rival}"
@@ -255,7 +255,7 @@ def standings_grid(
 
     Args:
         found: The standings.
-        rival: Who wins and losses are counted against.
+        rival: The placer that wins and losses are counted against.
         heading: The title.
         unit: The unit of budgets.
     """
@@ -437,7 +437,7 @@ class Profile:
     Attributes:
         placer: Its name.
         budget: Seconds that it had.
-        ratios: Over the best known, of problems solved, ascending.
+        ratios: The ratios over the best known, of problems solved, ascending.
         tried: Problems.
     """
 

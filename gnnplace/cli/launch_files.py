@@ -19,7 +19,7 @@ def check_launch_output(path: str | None, launcher: str | None) -> None:
 
     Args:
         path: What is written; None: nothing.
-        launcher: Whose file it is; None: no launcher's.
+        launcher: The launcher whose file it is, or None for a file of no launcher.
 
     Raises:
         InputError: A module of torchtitan would be named as its TOML is, which is read alone.
@@ -39,7 +39,7 @@ def read_launch_file(
     Args:
         args: Arguments with `--set`, `--gpus`, `--microbatch-size` and `--precision`.
         path: The file.
-        launcher: Whose it is; None: its content tells.
+        launcher: The launcher that the file belongs to. None: its content tells.
 
     Raises:
         FormatError: The file cannot be read as a launch file.

@@ -73,7 +73,7 @@ def run_and_exit(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: Those of the process by default.
+        arguments: The command line. By default, that of the process.
     """
     command_line = list(sys.argv[1:] if arguments is None else arguments)
     # Torch and what comes with it are a million objects that stay. To look for garbage among them,

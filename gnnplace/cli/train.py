@@ -31,7 +31,7 @@ def run(arguments: list[str], *, quiet: bool = False) -> int:
     """Hand the arguments to Lightning's command line, which parses them itself.
 
     Args:
-        arguments: Those after ``gnnplace train``.
+        arguments: The arguments after ``gnnplace train``.
         quiet: Without progress bars.
     """
     if arguments[:1] in (["-h"], ["--help"]):

@@ -77,7 +77,8 @@ def state_terms(
     Args:
         parameters: Parameters of the GPU's part of the model.
         optimizer: A name of `costs.optimizers`; sums of rows and columns are not counted.
-        precision: In Lightning's words; "…-master" keeps a float32 copy with the moments.
+        precision: The precision in Lightning's words; "…-master" keeps a float32 copy with the
+            moments.
         zero: Stage 0 to 3 of ZeRO.
         replicas: Number of replicas that shard what the ZeRO stage shards.
 

@@ -146,7 +146,7 @@ def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
 
     Args:
         cluster: Its devices in topology order.
-        framework: Whose constants stand instead of the hardware's of the same name.
+        framework: The framework whose constants replace the hardware's of the same name.
     """
     rates = {
         name: framework.constants.get(name, constant).value

@@ -32,7 +32,8 @@ class ComputationGraph:
         names: Name of each op. [num_ops]
         producer: Op that makes each tensor. [num_tensors]
         size: Bytes of each tensor. [num_tensors]
-        consumer_offset: Where each tensor's consumers start in ``consumer``. [num_tensors + 1]
+        consumer_offset: Index where each tensor's consumers start in ``consumer``. [num_tensors +
+            1]
         consumer: Consumers of all tensors, one after the other.
 
     Raises:

@@ -136,7 +136,7 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
     Shorter than n where there is a cycle.
 
     Args:
-        offset: Where each op's successors start. [n + 1]
+        offset: Index where each op's successors start. [n + 1]
         successor: Successors of all ops.
         op_of: All ops, the one to prefer first. [n]
     """

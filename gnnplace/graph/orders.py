@@ -219,7 +219,7 @@ class OrderRow(NamedTuple):
         source: Where it comes from.
         direction: Which ends of tensors it lists first.
         make: Gives the order of a graph; None where a policy finds it while it walks.
-        alone: Who can walk in it, where that is not everybody, and why.
+        alone: Which decoders alone can walk in it, and why.
     """
 
     source: str

@@ -300,7 +300,7 @@ def calibrated(
     predicted too slow by as much.
 
     Args:
-        problem: As it was profiled.
+        problem: The problem as it was profiled.
         calibration: The parameters by which times and links are corrected.
         usual_overlap: Mean number of other devices at work in placements that matter.
     """
@@ -375,7 +375,7 @@ def calibrate(
 
     Args:
         store: the store of measured steps.
-        selection: which runs; all by default.
+        selection: The runs that are used; all by default.
         clock: ``auto`` (of each run's mode), ``wall`` or ``virtual``.
         seed: the seed of the parts of the cross-validation.
         progress: called with a line before the fit.

@@ -42,7 +42,7 @@ class Candidate:
 
     Attributes:
         name: The placer, or the variation of one, that made it.
-        placement: With its sequences; None if it failed.
+        placement: The placement with its sequences; None if it failed.
         error: Why there is no placement; empty where there is one.
     """
 

@@ -45,7 +45,7 @@ class Study:
 
     Attributes:
         model: The model, as a command names it.
-        cluster: As it was asked for.
+        cluster: The cluster, as the caller named it.
         problem: The problem as it was profiled.
         mode: ``measured`` or ``emulated``, as all runs were.
         rows: What each placement was predicted and measured to take.

@@ -69,7 +69,7 @@ class OpTimes:
     """Corrected times of the ops of a problem, from their measured seconds.
 
     Args:
-        problem: As it was profiled.
+        problem: The problem as it was profiled.
         observed: Placements and the seconds of their ops.
 
     Attributes:
@@ -191,7 +191,7 @@ class Posterior:
     """What is believed of a problem's step times.
 
     Args:
-        problem: As it was profiled.
+        problem: The problem as it was profiled.
         noise: Standard deviation of the log of a measured step time.
 
     Attributes:

@@ -82,7 +82,7 @@ class StepRecord:
 
     Attributes:
         step: Number of the step in its run; warm-up steps are not stored.
-        wall: From the first device's start to the last one's finish.
+        wall: Seconds by the clock from the first device's start to the last one's finish.
         virtual: The same by the virtual clock.
         interrupted: Whether a worker was moved off its core in between.
         ops: Start and finish of every problem op since the step's start, and what it computed in
@@ -129,7 +129,7 @@ class Outcome:
         error: Why it failed, one line.
         verified: Whether it computed what one process computes; None if nobody looked.
         bitwise: Whether to the last bit.
-        ended: When, in UTC; empty while it is open.
+        ended: The time of the end, in UTC; empty while it runs.
     """
 
     status: str = OPEN

@@ -33,10 +33,10 @@ class Sample:
     """One measured placement.
 
     Attributes:
-        problem: As it was profiled.
+        problem: The problem as it was profiled.
         placement: The placement that was measured, with its sequences.
         measured: Seconds of a step: the shortest that was measured.
-        name: Who made the placement.
+        name: The placer that made the placement.
         run: Its name in the store, if it has one.
     """
 
@@ -61,7 +61,7 @@ def stored_samples(
         store: The store that holds the runs.
         selection: Which of its runs are taken.
         clock: "wall" or "virtual"; None takes the clock of each run's mode.
-        machine: That the runs were made on; None takes all.
+        machine: The machine that the runs were made on; None takes all.
     """
     problems: dict[str, Problem] = {}
     samples = []

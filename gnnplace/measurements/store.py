@@ -53,9 +53,9 @@ class Selection:
         model: Only runs of this model.
         fingerprint: Only runs of a problem whose fingerprint begins so.
         mode: "measured" or "emulated".
-        run: Whose id begins so.
+        run: The beginning of a run's id.
         before: Begun before this instant, ISO 8601 in UTC.
-        failed: That failed or never ended.
+        failed: Whether only runs that failed or never ended are selected.
     """
 
     model: str | None = None

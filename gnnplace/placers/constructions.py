@@ -74,9 +74,9 @@ def best_construction(
 
     Args:
         space: the problem's search space.
-        rng: for members that draw.
+        rng: Random numbers for members that draw.
         deadline: when to be back; ``NO_BUDGET``: after all members.
-        names: those that are tried until the deadline; None: all of them.
+        names: The members that are tried until the deadline. None: all of them.
 
     Where nothing runs or fits, what comes back does not either: ``Placer.place`` says why.
     """
@@ -122,8 +122,9 @@ def run_members(
 
     Args:
         space: The problem's search space.
-        rng: For members that draw.
-        deadline: When to be back. The first member always runs, of a large graph the second too.
+        rng: Random numbers for members that draw.
+        deadline: The time to be back. The first member always runs, of a large graph the second
+            too.
         makers: What makes the members, in the order in which they run.
         names: The members that count; None: all of them.
     """

@@ -533,7 +533,7 @@ def study_hybrid(
 
     Args:
         what: A model that is captured, or a problem file.
-        cluster: As `plan_model` takes it. A problem file has its own.
+        cluster: The cluster, as `plan_model` takes it. A problem file has its own.
         options: What is trained, how epochs grow with the batch, devices at most, the budget.
         progress: Called with a line when something begins that takes seconds.
 

@@ -164,7 +164,7 @@ def plan_of_split(split: LayerSplit, model: str, options: SplitOptions) -> Shard
     Args:
         split: How every layer is split.
         model: The model by its name, as in `plan_shard`.
-        options: Those that the split was searched with; their cluster names the devices.
+        options: The options of that search. Their cluster names the devices.
     """
     exchange = options.exchange()
     count = math.prod(split.mesh)

@@ -82,9 +82,9 @@ class Exhibit:
     """What a problem is recognised by.
 
     Attributes:
-        digest: Of the problem.
+        digest: The digest of the problem.
         graph: ``graph_digest`` of the captured graph that it was made from; empty if there is none.
-        family: Of the graph, as cards name it.
+        family: The family of the graph, as cards name it.
     """
 
     digest: str

@@ -77,7 +77,7 @@ def writing_first_answer(
         what: a problem file.
         cluster: instead of the problem's own.
         microbatches: shares that the batch is cut into.
-        output: where to write the placement.
+        output: The file of the placement.
         extra: entries of the placement's file besides.
     """
     about: dict[str, Any] = {

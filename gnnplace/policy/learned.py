@@ -103,7 +103,7 @@ def network_decodes(
     Args:
         rollouts: the problem as the learned placer walks it.
         policy: the graph network that decodes.
-        aim: whose rounds the orders of micro-batches go by.
+        aim: The aim whose rounds the orders of micro-batches follow.
         deadline: when to be back.
     """
     if now() + ENCODING * rollouts.space.problem.num_ops >= deadline:
@@ -297,7 +297,7 @@ class LearnedPlacer(Placer):
 
         Args:
             space: The problem's search space.
-            deadline: When to be back.
+            deadline: The time to be back.
             placements: Placements to start from beside the decodes of a small problem; None: three
                 cuts.
         """

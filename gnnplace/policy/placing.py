@@ -166,7 +166,7 @@ def compare(
         names: the names of placers; all that are shown by default.
         budget: seconds for each placer.
         seed: the seed of all randomness.
-        constraints: as ``place`` has them.
+        constraints: The constraints, as ``place`` takes them.
         progress: called with a line before each placer.
     """
     limits = as_constraints(constraints)
@@ -390,7 +390,7 @@ def make_placer(name: str | Placer, **options: object) -> Placer:
     """Return a placer by its name.
 
     Args:
-        name: as ``find_placer`` has it; or a placer, which is given back.
+        name: A placer's name, as ``find_placer`` takes it, or a placer, which is returned.
         options: options of the placer; None stands for an option that is not given.
 
     Raises:

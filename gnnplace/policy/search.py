@@ -212,7 +212,7 @@ class Beside:
     Args:
         space: the problem whose ops are grouped.
         begin: makes the search on groups; None where there is no time.
-        rng: of the search on groups.
+        rng: The random numbers of the search on groups.
         open: False leaves it out.
     """
 

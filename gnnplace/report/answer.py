@@ -60,7 +60,7 @@ class Table(Generic[Item]):
 
     Attributes:
         columns: The first one that people see is a name.
-        rows: In the order of programs.
+        rows: The rows, in the order of programs.
         title: Above it.
         key: What programs call its rows; None: they do not get them.
         keyed: Whether programs get rows by the first value of each, not as a list.
@@ -125,7 +125,7 @@ class Shown(Generic[Item]):
     """What people see of a table.
 
     Attributes:
-        headings: Of its columns.
+        headings: The headings of its columns.
         is_words: Whether each column holds words.
         rows: The rows, in the order of people.
         cells: The texts of each.
@@ -175,8 +175,8 @@ class Answer:
     """What a command answers.
 
     Attributes:
-        title: Of its page.
-        sections: In the order in which people read them.
+        title: The title of its page.
+        sections: The sections in the order in which people read them.
         data: What programs get beside the rows of tables, by key.
         facts: One line below the page's title.
     """
@@ -204,7 +204,7 @@ def text_table(
 
     Args:
         title: Above it.
-        headings: Of its columns.
+        headings: The headings of its columns.
         lines: The texts of each row.
         words: Headings of columns that hold words.
     """
@@ -345,7 +345,7 @@ def html_parts(section: Section, level: int = 2) -> list[Html]:
 
     Args:
         section: The section.
-        level: Of its heading, from 1 to 6.
+        level: The level of its heading, from 1 to 6.
     """
     if isinstance(section, Drawing):
         return list(section.draw())

@@ -139,7 +139,7 @@ def device_table(
     Args:
         problem: What was placed.
         simulation: The step.
-        times: Of each device.
+        times: Times of each device.
     """
     total = max(simulation.step_time, 1e-300)
 

@@ -64,7 +64,7 @@ def share(part: float, mark: float | None = None) -> Html:
 
     Args:
         part: how much of it is filled, 0..1.
-        mark: where a line stands across it, 0..1.
+        mark: The position of a mark across it, in 0..1.
     """
     if mark is None:
         line = ""
@@ -102,7 +102,7 @@ def table(
     """Make a table; the first column is a name, the others are figures.
 
     Args:
-        headings: of the columns, but that of bars.
+        headings: The headings of the columns, except that of bars.
         lines: the cells of each line.
         bars: one for each line, beside its name; none where there are none.
         words: whether the last column holds sentences.

@@ -20,7 +20,7 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
     """Format what `gnnplace convert --to` prints: the file, what it cannot carry, how to start.
 
     Args:
-        plan: that was written.
+        plan: The plan that was written.
         made: the launch file.
         path: where it was written to.
     """
@@ -59,8 +59,8 @@ def launch_answer(found: LaunchAnswer, model: str, cluster: str) -> Answer:
 
     Args:
         found: The plan, and what it takes.
-        model: As it was named.
-        cluster: As it was named.
+        model: The model, as the caller named it.
+        cluster: The cluster, as the caller named it.
     """
     data = {
         "words": found.plan.words,

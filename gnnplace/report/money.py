@@ -29,7 +29,7 @@ class PlanCost:
         step: USD of a step.
         billion_tokens: USD of a billion tokens; None where examples are no rows of tokens.
         run: USD of a whole run; None where its tokens are not known.
-        kilowatt_hours: Of a billion tokens, or of a thousand steps where there are no tokens; None
+        kilowatt_hours: kWh of a billion tokens, or of a thousand steps if there are no tokens; None
             where the power of a card is not known.
     """
 
@@ -44,7 +44,7 @@ def read_prices(text: str, clusters: Sequence[Cluster]) -> dict[str, float]:
 
     Args:
         text: The prices.
-        clusters: Whose devices must all have one.
+        clusters: The clusters, whose devices must all have a price.
 
     Returns:
         USD a GPU-hour by the kind's own name.
@@ -87,11 +87,11 @@ def compute_cost(
     """Return what a step costs; all GPUs of the cluster are paid.
 
     Args:
-        seconds: Of a step.
-        tokens: Of a step; None where examples are no rows of tokens.
+        seconds: Seconds of a step.
+        tokens: Tokens of a step, or None if examples are no rows of tokens.
         cluster: The devices.
         prices: USD a GPU-hour by kind, of every kind of the cluster.
-        run_tokens: Of a whole run; None where none are asked for.
+        run_tokens: Tokens of a whole run, or None.
     """
     rate = 0.0
     watts = 0.0
@@ -172,8 +172,8 @@ def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
     """Format what a plan costs.
 
     Args:
-        cost: Of the plan.
-        tokens: Of a whole run.
+        cost: The cost of the plan.
+        tokens: Tokens of a whole run.
     """
     words = [f"{_usd(cost.step)} a step"]
     if cost.billion_tokens is not None:
@@ -208,7 +208,7 @@ def machine_lines(
 
     Args:
         plans: The best plan by the name of its cluster.
-        costs: Of the feasible ones; none without prices.
+        costs: The costs of the feasible clusters. Empty without prices.
     """
     width = max(len(name) for name in plans)
     lines = []

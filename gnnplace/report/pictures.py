@@ -168,13 +168,14 @@ class Series:
     """Numbers that are drawn alike.
 
     Attributes:
-        name: in the legend; none for what needs no word.
+        name: The name in the legend; empty for what needs no entry.
         x: the horizontal place of each point.
         y: the vertical place of each point.
         told: tooltip of each dot, or one of the line where it has no dots.
         low: lower end of each point's interval, if it is shaded.
         high: upper end of it.
-        joined: by straight lines, by steps that keep a point's y up to the next point's x, or not.
+        joined: Whether points are joined by straight lines, by steps that keep a point's y up to
+            the next x, or not.
         dots: whether points are marked.
         colour: the next of ``COLOURS`` where none is given.
     """
@@ -195,7 +196,7 @@ class Axis:
     """An axis.
 
     Attributes:
-        name: with the unit.
+        name: The name, with its unit.
         logarithmic: or linear.
         limits: its ends; by the numbers, where none are given.
         ticks: numbers that are named; round ones, where none are given.
@@ -230,7 +231,7 @@ def chart(
     """Draw lines and dots, with a legend if they have names.
 
     Args:
-        series: in the order of the legend.
+        series: The series in the order of the legend.
         axes: x and y.
         title: first line.
         note: second line, smaller.
@@ -335,7 +336,7 @@ def heat(
     """Draw tables of numbers below one another. Larger numbers are darker.
 
     Args:
-        tables: by their headings, from above.
+        tables: The tables by heading, from top to bottom.
         columns: names, which all tables share.
         title: first line.
         unit: the unit of the numbers, for the tooltips.

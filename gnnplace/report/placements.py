@@ -42,7 +42,7 @@ def write_page(
     """Write one page about what placers found, the fastest one first.
 
     Args:
-        path: where to; written at once or not at all.
+        path: The page's path. The page is written at once or not at all.
         problem: what was placed.
         results: results of placers; one that could not stands with its name and its error.
 
@@ -129,7 +129,7 @@ def write_placements(
     """Write the page atomically.
 
     Args:
-        path: where to.
+        path: The page's path.
         problem: what was placed.
         timelines: steps to show, the first one first: ``from_simulation``, ``from_execution``.
         rows: placers to compare; none where there is nothing to compare.

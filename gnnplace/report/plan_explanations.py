@@ -74,9 +74,9 @@ def measured_lines(
     """Return lines that compare a run with its predicted seconds and interval.
 
     Args:
-        steps: of the run.
+        steps: The measured steps.
         step: seconds that are predicted.
-        interval: that holds most steps.
+        interval: The predicted interval, which holds most steps.
         causes: what would explain the gap, the likeliest first.
     """
     if interval[0] <= steps.seconds <= interval[1]:

@@ -66,7 +66,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
 
     Args:
         plan: searched, given or read.
-        tokens: of a whole run, whose days are told.
+        tokens: Tokens of a whole run, whose duration is printed.
     """
     file = plan.file
     if not plan.feasible:
@@ -174,7 +174,7 @@ def job_words(
     """Format what is trained, which of it was a default.
 
     Args:
-        parameters: Of the model; None where their number is not known.
+        parameters: The number of parameters, or None if it is unknown.
         batch: Examples of a step.
         length: Tokens of an example; None where examples are no rows of tokens.
         options: Precision, optimizer and what else was chosen.
@@ -525,7 +525,7 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     programs have the plan's file.
 
     Args:
-        plan: with its times, as they were predicted.
+        plan: The plan with its predicted times.
         told: lines about a run of it.
     """
     file = plan.file

@@ -73,9 +73,9 @@ def constant_lines(
     """Format what is assumed, by owner, for the kinds of devices of the cluster.
 
     Args:
-        constants: in the order of their owners.
+        constants: The constants in the order of their owners.
         network: what the cluster's links say.
-        kinds: of the cluster's devices.
+        kinds: The kinds of the cluster's devices.
     """
     if network.card:
         rails = f", {network.card / 1e9:.4g} GB/s a device between servers"

@@ -104,7 +104,7 @@ class Road:
         """Write problem.json, report.html and trace.json.
 
         Args:
-            folder: that is there.
+            folder: A folder that exists.
         """
         timelines = self._timelines()
         write_problem(folder / "problem.json", self.problem)
@@ -140,7 +140,7 @@ def walk_road(
 
     Args:
         walking: model, cluster, budget and so on.
-        store: where measured steps are kept; None: nowhere.
+        store: The store of measured steps, or None.
         progress: called with a line when something begins that takes seconds.
 
     Raises:

@@ -211,9 +211,9 @@ def _cost_table(
     """Describe costs in parts: a row for each name.
 
     Args:
-        heading: Of the names.
+        heading: The heading of the column of names.
         costs: By name.
-        last_heading: Of the last column.
+        last_heading: The heading of the last column.
         last: Returns what the last column says of a name.
     """
     largest = max(parts.total for parts in costs.values()) or 1.0

@@ -117,7 +117,7 @@ def trade_table(file: PlanFile) -> Table[TradeEntry]:
     A bar is as long as the plan is fast, that of the fastest `BAR` characters.
 
     Args:
-        file: Of the plan, with `trades`.
+        file: The plan's file, with `trades`.
     """
     trades = file.trades
     fastest = min(trade.step_time for trade in trades)
@@ -166,7 +166,7 @@ def next_line(plan: Plan, path: str | None) -> str:
 
     Args:
         plan: Found for a launcher.
-        path: Of its file; None where none was written.
+        path: The path of the plan's file, or None if none was written.
     """
     launcher = plan.file.launcher
     if path is None:

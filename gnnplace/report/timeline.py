@@ -98,7 +98,7 @@ class Timeline:
 
     Attributes:
         clock: ``predicted``, ``measured`` or ``emulated``.
-        name: whose placement it is.
+        name: The name of the placer.
         step_time: seconds; inf where it cannot run.
         problem: what was placed.
         named: what its ops are called.
@@ -107,7 +107,7 @@ class Timeline:
         start: seconds since the step's start. [m]
         finish: seconds. [m]
         moves: transfers.
-        memory: for each device the instants (seconds) and the bytes from then on; may be empty.
+        memory: For each device, the instants (seconds) and the bytes from then on; may be empty.
         simulation: the prediction that it is; None of a run.
         faults: why it cannot be.
     """

@@ -54,10 +54,10 @@ class SplitOptions:
     """What a split is searched for.
 
     Attributes:
-        devices: to split over; None: 8. A file of tables has its own.
+        devices: The number of devices to split over. None: 8, or that of a file of tables.
         flops: FLOP/s of a device.
         bandwidth: bytes a second of a link.
-        cluster: whose fabric says what collectives take, and how many devices there are; None:
+        cluster: The cluster whose fabric prices collectives, and how many devices there are; None:
             ``bandwidth`` does.
         links: a log of nccl-tests, whose figures replace those of the cluster's links.
     """
@@ -261,9 +261,9 @@ def shard_for(
     within the limits is the answer.
 
     Args:
-        what: As in ``shard_tables``; a file of tables has one number of devices.
+        what: The what, as in ``shard_tables``; a file of tables has one number of devices.
         goal: What the split is to be best in, and within which limits.
-        options: As in ``shard_tables``.
+        options: The options, as in ``shard_tables``.
 
     Raises:
         InputError: As of ``shard_tables``; or the fewest devices of a file.

@@ -32,14 +32,14 @@ class Compiled(NamedTuple):
         times: seconds of each op on each device, inf where it cannot run. [n, D]
         state: bytes of each op. [n]
         num_inputs: tensors each op consumes. [n]
-        op_tensor_offset: where each op's tensors start in ``op_tensor``. [n + 1]
+        op_tensor_offset: Index where each op's tensors start in ``op_tensor``. [n + 1]
         op_tensor: tensors by producer. [T]
         size: bytes. [T]
-        consumer_offset: where each tensor's consumers start in ``consumer``. [T + 1]
+        consumer_offset: Index where each tensor's consumers start in ``consumer``. [T + 1]
         consumer: consumers of all tensors.
-        input_offset: where each op's inputs start in ``input_tensor``. [n + 1]
+        input_offset: Index where each op's inputs start in ``input_tensor``. [n + 1]
         input_tensor: tensors each op consumes, in listing order.
-        flow_offset: where each op's consumptions start in ``flow_op``. [n + 1]
+        flow_offset: Index where each op's consumptions start in ``flow_op``. [n + 1]
         flow_op: consumers of all of an op's tensors, one op after the other.
         flow_size: bytes of the tensor of each of these.
         head: least seconds from the beginning to an op's start. [n]
@@ -198,10 +198,10 @@ class GraphArrays(NamedTuple):
 
     Attributes:
         order: Ops, producers first. [n]
-        offset: Where each op's successors start in ``successor``. [n + 1]
+        offset: Index where each op's successors start in ``successor``. [n + 1]
         successor: Distinct successors of all ops.
         producer: The op that makes each tensor. [T]
-        consumer_offset: Where each tensor's consumers start in ``consumer``. [T + 1]
+        consumer_offset: Index where each tensor's consumers start in ``consumer``. [T + 1]
         consumer: Consumers of all tensors.
     """
 

@@ -214,8 +214,8 @@ class StepTimes(NamedTuple):
     """When the ops and transfers of one step begin and end, in seconds; filled by ``run_kernel``.
 
     Attributes:
-        start: When each op starts. [n]
-        finish: When it has finished. [n]
+        start: Seconds at which each op starts. [n]
+        finish: Seconds at which it has finished. [n]
         transfer: Tensor, source and target device of each transfer. [>= consumptions, 3], or no
             rows if not wanted.
         service: Start and end of service and arrival of each transfer, as ``transfer``.
@@ -244,7 +244,7 @@ def run_kernel(
         order: all ops; a device runs its ops in this order. [n]
         limit: stop as soon as the step time must exceed this many seconds.
         after: lower bound of the seconds from each op's finish to the end of the step. [n]
-        record: out: when ops and transfers begin and end.
+        record: Output: when ops and transfers begin and end.
 
     Returns:
         DONE, DEADLOCK, NO_LINK or CUT_OFF; step time in seconds; number of transfers.

@@ -58,7 +58,7 @@ class Links(NamedTuple):
     * ``RECEIVES``: overhead of the receiver, seconds a message.
 
     Attributes:
-        costs: as above. [D, D, 8]
+        costs: The costs, as above. [D, D, 8]
         channel: the link's channels, -1 after the last and without a link. [D, D, W]
         num_channels: the number of channels, C.
         sends_cost: whether any link costs its sender time.

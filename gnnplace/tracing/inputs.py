@@ -94,8 +94,8 @@ def as_inputs(batch: object, model: torch.nn.Module | None = None) -> Inputs:
     fits the one parameter of the model's `forward`. Any other object is the only positional input.
 
     Args:
-        batch: As a loader yields it, or what this function returned.
-        model: Whose `forward` decides where a list or named tuple may be one input.
+        batch: A batch as a loader yields it, or what this function returned.
+        model: The model whose `forward` decides where a list or named tuple may be one input.
 
     Raises:
         InputError: a field is of a type that a recorded step cannot take; names both.

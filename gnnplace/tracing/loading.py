@@ -300,7 +300,7 @@ def applied(
 
     Args:
         module: Changed in place.
-        change: From a tensor to the tensor in its place.
+        change: Returns the tensor that replaces a tensor.
         recurse: Whether submodules are changed too.
     """
     changed_by_id: dict[int, torch.Tensor] = {}

@@ -174,7 +174,7 @@ def capture_model(
     Args:
         model: ``module:callable``, ``hf:CONFIG``, a zoo name, or a module with ``inputs``.
         inputs: Example inputs of a module.
-        loss: As ``capture`` takes it; for a module.
+        loss: The loss of a module, as ``capture`` takes it.
         options: The optimizer, the precision, the number of micro-batches.
         fake: Never allocate the model's tensors; the program cannot be executed then.
 
@@ -217,10 +217,10 @@ def capture_workload(
     """Capture one of `count` shares of a workload's batch, if it may be cut.
 
     Args:
-        whole: With the inputs of the whole batch.
+        whole: The workload with the inputs of the whole batch.
         count: The number of shares, M.
         share: A workload that was built for a share; by default the whole's inputs are cut.
-        optimizer: As `capture` takes it.
+        optimizer: The optimizer, as `capture` takes it.
         dtype: The type of parameters and inputs, as `capture` takes it.
         forward_only: Whether it is inference, as `capture` takes it.
         accept_other_loss: Capture it also where the mean of the shares' losses is another loss.
@@ -343,7 +343,7 @@ def workload_of(
     Args:
         model: A module with `inputs`, or a name as `load` takes it.
         inputs: Example inputs of a module.
-        loss: As `StepModule` takes it; for a module.
+        loss: The loss of a module, as `StepModule` takes it.
         fake: Make a named model without memory.
 
     Raises:

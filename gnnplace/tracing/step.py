@@ -233,9 +233,9 @@ class Arguments(NamedTuple):
     """The arguments of a call of a model and of its loss.
 
     Attributes:
-        args: of the model, by position.
-        kwargs: of the model, by name.
-        targets: of the loss, behind the output.
+        args: Positional arguments of the model.
+        kwargs: Keyword arguments of the model.
+        targets: Arguments of the loss after the output.
     """
 
     args: Positional

@@ -31,7 +31,7 @@ def save_whole(
 
     Args:
         network: The network.
-        folder: Where to.
+        folder: The folder to write to.
         card: What it was trained on; None where that is not known.
     """
     folder.mkdir(parents=True, exist_ok=True)

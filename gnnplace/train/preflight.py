@@ -166,7 +166,7 @@ def check_recipe(args: Sequence[str]) -> None:
     """Check the arguments of `gnnplace train` as far as source tells what they may be.
 
     Args:
-        args: Those after `gnnplace train`, the command first.
+        args: The arguments after `gnnplace train`, the command first.
 
     Raises:
         FormatError: A recipe is missing, or no YAML; the message names file and line.
@@ -933,7 +933,7 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
     """Return why a folder cannot be made or written to; empty where it can.
 
     Args:
-        folder: It need not exist; what is made to try it is removed.
+        folder: A folder that need not exist. What is made to try it is removed.
         probe: Tells whether an existing folder can be written to; `os.access` by default.
     """
     created: list[Path] = []

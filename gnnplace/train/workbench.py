@@ -95,7 +95,7 @@ class Workbench(StepObjective):
         cluster: ``cpu:N``, ``cuda:N``, ``auto``, a preset or a YAML file.
         capture: How the model is captured.
         measurement: How placements are measured.
-        store: Where measurements are kept.
+        store: The store of measurements.
     """
 
     def __init__(

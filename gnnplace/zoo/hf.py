@@ -212,9 +212,9 @@ def _check_weights(name: str, fields: Mapping[str, Any], path: str = "") -> None
     """Refuse a configuration whose weights are quantized: they are priced as they are trained.
 
     Args:
-        name: of the model.
-        fields: of its configuration, or of a part of it.
-        path: of the part.
+        name: The name of the model.
+        fields: The fields of its configuration, or of a part of it.
+        path: The path of that part in the configuration.
 
     Raises:
         InputError: naming how they are quantized.

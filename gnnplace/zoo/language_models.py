@@ -36,7 +36,7 @@ class LanguageModel(nn.Module):
         recurrent: the recurrent layers.
         vocabulary: words.
         width: the width of the embedding and of what the layers give.
-        classes: of a word; by default the words.
+        classes: The classes of a word. By default, the vocabulary.
     """
 
     def __init__(

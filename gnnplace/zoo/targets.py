@@ -43,9 +43,9 @@ def add_targets(
     Args:
         inputs: without targets; the main one has the batch first. The tokens of a multiple choice
             get one more axis.
-        model: of a class of transformers.
+        model: A model of transformers.
         config: its configuration.
-        random: of the numbers that are drawn.
+        random: The generator of the targets.
 
     Raises:
         AttributeError: the head learns from what is not known here, or needs further inputs.
@@ -176,8 +176,8 @@ def set_problem(config: PretrainedConfig, name: str) -> None:
     """Set what a classifier asks for in its first pass: the kind of its problem, and a padding.
 
     Args:
-        config: of the model, changed in place.
-        name: of the model's class.
+        config: The model's configuration, which is changed in place.
+        name: The name of the model's class.
     """
     if not name.endswith(ONE_LABEL):
         return

@@ -30,7 +30,7 @@ class Workload:
 
     Attributes:
         name: The name of the workload.
-        model: In the mode (train or eval) that is to be captured.
+        model: The model in the mode (train or eval) that is to be captured.
         inputs: Positional inputs, or a mapping of keyword inputs. Tensors have the batch first.
         loss: Called with the model's output, and with the last inputs if it asks for more than
             one argument (targets). `None`: the output's `.loss`, else the sum of the outputs.

@@ -71,7 +71,7 @@ def moe(
         batch: Tokens in a step.
         width: Features of a token.
         hidden: Units of an expert.
-        experts: In each layer.
+        experts: Experts in each layer.
         depth: Layers.
         classes: The number of classes of the classifier.
     """

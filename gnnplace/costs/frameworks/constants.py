@@ -38,7 +38,7 @@ class Constant:
         owner: "hardware", "library", "any framework", "framework NAME", "mode NAME"
             or "environment NAME".
         name: What it is called in the data.
-        value: In the unit.
+        value: The value in that unit.
         unit: Such as "s" or "bytes a parameter"; a factor has "1".
         source: Where it is from, and on what it was fitted.
     """

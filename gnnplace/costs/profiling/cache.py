@@ -56,8 +56,8 @@ class Conditions:
     """The conditions of a measurement.
 
     Attributes:
-        when: When it was measured, UTC.
-        tried: When it was last tried to measure it better, UTC.
+        when: The time of the measurement, in UTC.
+        tried: The time of the last attempt to measure it better, in UTC.
         load: Share of the machine's processor time that others took. 0 to 1
         noise: Interquartile range over median of the repetitions.
     """

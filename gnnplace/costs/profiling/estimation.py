@@ -104,8 +104,9 @@ def estimated_times(
         program: Its values need no tensors.
         kind: The kind of device, by any of its names.
         tables: The tables to answer from; those that are shipped by default.
-        compiled: Under `torch.compile`: the fused stand at their first op, no host is waited for.
-        cuda_graphs: Launches are captured: nothing is waited for, nor are there gaps.
+        compiled: Whether the step runs under `torch.compile`: a fused op stands where its first op
+            is, and no host is waited for.
+        cuda_graphs: Whether launches are captured: nothing is waited for, and there are no gaps.
 
     Raises:
         InputError: No figures of the kind are known.

@@ -318,8 +318,8 @@ def profile_model(
     """Return a model on a cluster as a problem, with measured op times where the devices are here.
 
     Args:
-        model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
-        cluster: As ``resolve_cluster`` takes it.
+        model: The model, as ``capture_model`` takes it, or a program captured at 1/M of the batch.
+        cluster: The cluster, as ``resolve_cluster`` takes it.
         options: How the model is captured, as ``capture_model`` takes it.
         links: A log of nccl-tests, whose figures replace those of the cluster's links.
         table: A user's own measured ops, a CSV file as ``gnnplace.costs.rows`` has it: the first
@@ -380,8 +380,8 @@ def capture_for(
     """Return a model's step, captured to be profiled on a cluster.
 
     Args:
-        model: As ``capture_model`` takes it.
-        cluster: Where nothing can be measured nothing is allocated, however large the model.
+        model: The model, as ``capture_model`` takes it.
+        cluster: The cluster. If nothing can be measured on it, no tensors are allocated.
         options: How the model is captured, as ``capture_model`` takes it.
         progress: Called with a line before.
 

@@ -65,13 +65,13 @@ class Idle:
 
 @dataclass(frozen=True)
 class Try:
-    """Something to try.
+    """An option that was simulated and makes the step shorter.
 
     Attributes:
         option: What to add to the command.
         count: The number of micro-batches that it asks for.
         step_time: Seconds that were simulated with it.
-        speedup: Over the placement at hand.
+        speedup: How many times faster it is than the placement at hand.
     """
 
     option: str
@@ -82,7 +82,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a placement comes to.
+    """How well a placement uses its devices, and what is worth trying next.
 
     Attributes:
         used: names of the devices that ops run on.
@@ -128,10 +128,10 @@ def advise(
     Args:
         problem: what was placed.
         result: what was found.
-        placer: that tries.
-        max_devices: devices that could be used at most, if that was asked.
-        seconds: after which nothing more is tried.
-        can_cut: whether the model can be cut into so many micro-batches; None: into any number.
+        placer: The placer that is used to try micro-batches.
+        max_devices: The most devices that may be used, if that was asked.
+        seconds: Seconds after which nothing more is tried.
+        can_cut: Whether the model can be cut into a number of micro-batches. None: into any.
     """
     deadline = now() + seconds
     names = [d.name for d in problem.cluster.devices]

@@ -30,7 +30,7 @@ class PathPiece:
         begin: seconds.
         end: seconds.
         op: the op that computes, or that makes what is sent, or that messages hold.
-        device: where that op is.
+        device: The device of that op.
         target: the device that a transfer goes to; else that of the op.
     """
 

@@ -190,7 +190,7 @@ class Explanation:
         bounds: lower bounds of the problem.
         question: what was asked about, such as "module head"; empty if nothing was.
         current_devices: names of the devices that it is on.
-        alternatives: that on each device. [D]
+        alternatives: The cost of each other device. [D]
         prices: what each constraint costs, if that was asked.
         searched: seconds of the same search with all constraints.
     """
@@ -309,11 +309,11 @@ class DeviceTime:
     """Seconds of one device.
 
     Attributes:
-        computing: of its ops.
+        computing: Seconds in which its ops run.
         other_device: waiting for what another device has not made yet.
         transfer: waiting for what is on its way to it.
         messages: copies that it makes itself, and overheads of messages.
-        nothing_left: after its last op; all of it where it has no op.
+        nothing_left: Seconds after its last op; the whole step if it has no op.
     """
 
     computing: float = 0.0

@@ -19,7 +19,7 @@ def module_rows(problem: Problem, most: int = MOST_ROWS) -> tuple[list[str], Lon
     """Return the labels of module rows, in the order of first need, and each op's row. [n]
 
     Args:
-        problem: whose ops.
+        problem: The problem whose ops are listed.
         most: rows at most, if names that are cut to one part allow that.
     """
     parts = [(name or NONE).split(".") for name in problem.module]

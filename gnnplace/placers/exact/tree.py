@@ -48,7 +48,7 @@ class Node:
         bound: seconds that no placement with these devices is below.
         number: the number of the node, for ties.
         prefix: devices of the first units in the order of ``use_order``.
-        seconds: to solve it in.
+        seconds: Seconds to solve it in.
         queues: whether the model's channels serve first come, first served.
     """
 

@@ -112,7 +112,7 @@ class SearchState(NamedTuple):
         unit_device: device of each unit. [U]
         device: device of each op. [n]
         order: order of all ops. [n]
-        priority: of each op, by which orders are made for a move's devices. [n]
+        priority: Priority of each op, by which orders are made for a move's devices. [n]
         best_device: device of each op in the best state. [n]
         best_order: its order. [n]
         score: predicted seconds with penalty, of the state and of the best state. [2]
@@ -338,7 +338,7 @@ class Annealer:
     Args:
         space: the search space of the problem that is annealed.
         start: a placement that runs.
-        rng: for the seed of each cycle.
+        rng: Random numbers for the seed of each cycle.
     """
 
     call_ops = CALL_OPS

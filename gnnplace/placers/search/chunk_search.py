@@ -85,9 +85,9 @@ def justified(
         compiled: the compiled problem, without consumptions that others imply.
         reversed_compiled: the same with all its edges turned round.
         device: device of each op. [n]
-        priority: of each op. [n]
-        finish: out: seconds at which each op finishes. [n]
-        far: out: seconds from each op's start to the end, the priority of the order. [n]
+        priority: Priority of each op. [n]
+        finish: Output: seconds at which each op finishes. [n]
+        far: Output: seconds from each op's start to the end, the priority of the order. [n]
         limit: seconds; a schedule that is ``HOPELESS`` times as long is not justified, and a
             justified one that shows to be longer is hopeless as well.
     """
@@ -133,7 +133,7 @@ def chunk_kernel(
         problem: the coarse problem.
         chunks: where the search is.
         first: temperature of the first move.
-        last: that of the last.
+        last: The index of the last chunk.
         moves: how many to try.
     """
     compiled, lean, lean_reversed, neighbourhood = problem
@@ -196,8 +196,8 @@ class Start(NamedTuple):
     Attributes:
         score: predicted seconds with penalty.
         unit_device: device of each unit. [U]
-        priority: of each op. [n]
-        order: of all ops. [n]
+        priority: Priority of each op. [n]
+        order: The order of all ops. [n]
     """
 
     score: float

@@ -113,7 +113,7 @@ class Chunks(NamedTuple):
         loose: units that stand alone.
         work: seconds of each unit on each device, inf where it may not be. [U, D]
         unit_device: device of each unit. [U]
-        priority: of each op. [n]
+        priority: Priority of each op. [n]
         score: predicted seconds with penalty. [1]
         best_unit_device: device of each unit in the best state of all members. [U]
         best_priority: its priority. [n]

@@ -41,11 +41,11 @@ class Flows(NamedTuple):
         latency: seconds a message beside its bytes, row to column, inf without a link. [D, D]
         pace: seconds a byte from row to column, 0 without a link. [D, D]
         producer: unit that makes each flow. [F]
-        offset: where each flow's readers start in ``reader``. [F + 1]
+        offset: Index where each flow's readers start in ``reader``. [F + 1]
         reader: units that read, without the producer.
         tensors: number of tensors of each flow. [F]
         size: bytes of each flow. [F]
-        unit_offset: where each unit's flows start in ``unit_flow``. [U + 1]
+        unit_offset: Index where each unit's flows start in ``unit_flow``. [U + 1]
         unit_flow: flows that a unit makes or reads.
     """
 

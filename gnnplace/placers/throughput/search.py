@@ -199,7 +199,7 @@ def anneal_kernel(
         flows: The units, and what travels between them.
         state: Where the annealing is; changed.
         penalty: Seconds that a byte above the memory counts as.
-        temperature: In seconds.
+        temperature: The temperature in seconds.
         moves: How many to try.
         best: Seconds of the largest load of the best state so far.
     """

@@ -121,7 +121,7 @@ class Goal(NamedTuple):
         chunks: 1 where long runs on one device are wanted, else 0.
         plan: device of each unit in a plan of chunks (``plans.chunk_plan``), -1 without. [U]
         lean: 0; 1 where the load does not matter; 2 where earliest starts count, not finishes.
-        rule: which op is next, ``ready_queue``'s FIXED, IN_TIME or EARLY.
+        rule: How the next op is chosen: ``ready_queue``'s FIXED, IN_TIME or EARLY.
     """
 
     limit: int

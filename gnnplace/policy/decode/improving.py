@@ -155,7 +155,7 @@ def improve(
     Args:
         walk: The problem, from producers to consumers.
         weights: The weight of each feature. [F]
-        decoding: In which order ops are visited, what is aimed at, and noise; none is forced.
+        decoding: Order, aims and noise. No device is forced.
         booking: Visited ops in the order of bookings, producers first. [m]
         present: Device of each unit before the walk. [U]
         stay: Score that another device must be better by.
@@ -246,7 +246,7 @@ class ImprovingRollouts(Rollouts):
 
     Args:
         space: The problem with its simulator and its units.
-        policy: Whose weights score candidates.
+        policy: The policy whose weights score candidates.
         improvement: How many walks there are.
         orders: Traversal orders to visit in.
 
@@ -326,7 +326,7 @@ class ImprovingRollouts(Rollouts):
         Args:
             aim: Order of the visits, and what the decoder aims at.
             margin: On the bytes at the peak, for the memory mask; None for the first.
-            deadline: When to be back.
+            deadline: The time to be back.
         """
         best = self.finish(aim, Walked(self.get_start()), deadline)
         for walk_index in range(self.improvement.walks):

@@ -342,8 +342,8 @@ def look(
         state: the schedule so far.
         i: the visited op whose unit is to be decided.
         decoding: what is aimed at, and which devices are forced.
-        room: out: the candidates and their features.
-        record: out: the same in row ``count``, if there are rows.
+        room: Output: the candidates and their features.
+        record: Output: the same in row ``count``, if there are rows.
         count: the number of decisions so far.
 
     Returns:
@@ -422,8 +422,8 @@ def decode(
     Args:
         walk: the problem, as flat arrays in the walk's direction.
         weights: the weight of each feature. [F]
-        decoding: in which order, what is aimed at, and what is forced.
-        record: out: every decision, or no rows if not wanted.
+        decoding: Order, aims, and forced devices.
+        record: Output: every decision, or no rows if not wanted.
 
     Returns:
         The final state, and the number of decisions.

@@ -59,7 +59,7 @@ class ReadyQueue(NamedTuple):
         waiting: rank of each op in the heap. [m]
         size: number of ops in the heap. [1]
         rank: place of each op in the order. [m]
-        offset: where each op's consumptions start. [m + 1]
+        offset: Index where each op's consumptions start. [m + 1]
         consumer: ops that consume what an op makes, by ``offset``.
         missing: inputs that are not booked yet. [m]
         ready: latest finish of inputs. [m]

@@ -112,7 +112,7 @@ class Rollouts:
 
     Args:
         space: the problem with its simulator and its units.
-        policy: whose weights score candidates.
+        policy: The policy whose weights score candidates.
         orders: traversal orders to decode under.
     """
 
@@ -269,7 +269,7 @@ class Rollouts:
         Args:
             aim: What was aimed at. With rounds, micro-batches are also ordered by them.
             walked: What the decode decided.
-            deadline: When to be back.
+            deadline: The time to be back.
             priorities: More priorities of ops, where there are several micro-batches. Each [n].
         """
         device = self.space.spread(walked.unit_device)

@@ -56,7 +56,7 @@ class Walk(NamedTuple):
     Attributes:
         unit: placement unit of each visited op. [m]
         time: seconds on each device, inf where it cannot run. [m, D]
-        before_offset: where each op's inputs (in walking direction) start. [m + 1]
+        before_offset: Index where each op's inputs (in walking direction) start. [m + 1]
         before_op: the visited op that makes each input.
         before_tensor: tensor of each input, 0..T-1.
         before_size: bytes of each input.
@@ -67,7 +67,7 @@ class Walk(NamedTuple):
         unit_state: bytes that stay. [U]
         unit_bytes: bytes of all tensors that the unit's ops make. [U]
         unit_peak: bytes of those that are alive when most are: see ``unit_peak``. [U]
-        flow_offset: where each unit's neighbours start. [U + 1]
+        flow_offset: Index where each unit's neighbours start. [U + 1]
         flow_unit: units that exchange tensors with a unit, by ``flow_offset``.
         flow_in: bytes from the neighbour, -1 without any tensor.
         flow_out: bytes to the neighbour, -1 without any tensor.

@@ -117,7 +117,7 @@ def nested(
     Args:
         source: the unit of lesser number of each pair that exchanges something. [E]
         target: the other one. [E]
-        seconds: of transfers between them. [E]
+        seconds: The seconds of transfers between them. [E]
         work: seconds of each unit. [U]
         aims: wished numbers of clusters, descending.
     """
@@ -173,7 +173,7 @@ def unite(
     Args:
         source: a cluster of each pair, by its root. [E]
         target: the other one. [E]
-        order: of the pairs. [E]
+        order: The order of the pairs. [E]
         most: seconds of work that a cluster may have.
         root: changed: the least unit of each unit's cluster. [U]
         work: changed: seconds of each root's cluster. [U]

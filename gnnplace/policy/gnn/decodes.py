@@ -48,7 +48,7 @@ class NetworkDecodes:
 
         Args:
             count: How many there are at most.
-            deadline: When to be back.
+            deadline: The time to be back.
             priorities: More priorities to order several micro-batches by. Each [n].
         """
         rng = np.random.default_rng(SEED)

@@ -59,12 +59,12 @@ class DecoderNetwork(NamedTuple):
         context: what the encoder says of each visited op to its own decision. [m, H]
         value: what it says of each visited op to later decisions. [m, K]
         device: what is known of each device before anything is placed. [D, H]
-        first: from a candidate's features to its first hidden layer. [F, H]
-        memory_weight: from a device's memory to the first hidden layer. [K, H]
-        second: from a candidate's first hidden layer to its second. [H, H]
-        pooled: from the mean of the candidates' first hidden layers to the second. [H, H]
+        first: Weights from a candidate's features to its first hidden layer. [F, H]
+        memory_weight: Weights from a device's memory to the first hidden layer. [K, H]
+        second: Weights from a candidate's first hidden layer to its second. [H, H]
+        pooled: Weights from the mean of the candidates' first hidden layers to the second. [H, H]
         bias: the bias of the second hidden layer. [H]
-        last: from the second hidden layer to the score. [H]
+        last: Weights from the second hidden layer to the score. [H]
         priority: what a learned order adds to the first priorities, else nothing. [m] or [0]
     """
 

@@ -62,7 +62,7 @@ def raced(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
     """Return ops in the order in which they end, each so long after it is ready. [m]
 
     Args:
-        offset: where each op's successors start. [m + 1]
+        offset: Index where each op's successors start. [m + 1]
         successor: successors of the ops, one op after the other. [edges]
         wait: how long each waits once it is ready. [m]
     """
@@ -100,10 +100,10 @@ def order_gradient(
     """Return the gradient of an order's log-probability by the priorities. [m]
 
     Args:
-        offset: where each op's successors start. [m + 1]
+        offset: Index where each op's successors start. [m + 1]
         successor: successors of the ops, one op after the other. [edges]
         order: ops, producers first. [m]
-        priority: of each op. [m]
+        priority: Priority of each op. [m]
     """
     m = len(order)
     gradient = zero_floats(m)

@@ -172,7 +172,7 @@ class Gps(nn.Module):
         inputs: number of features of an op.
         hidden: size of an op's state.
         layers: rounds.
-        heads: of the attention; a divisor of ``hidden``.
+        heads: The number of attention heads; a divisor of ``hidden``.
         attn_type: ``multihead``, of all pairs of at most ``MOST_ATTENDED`` ops, or ``performer``,
             linear, in which PyG adds the padding of smaller graphs: states change by under 1e-3.
         norm: PyG's name of the normalisation.

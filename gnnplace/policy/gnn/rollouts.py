@@ -60,7 +60,7 @@ def shared_noise(
     """Draw noise that is shared within clusters of a random level. [count, U, devices]
 
     Args:
-        rng: where all is drawn from.
+        rng: The random numbers.
         count: the number of draws.
         clusters: cluster of each unit at each level. [levels, U]
         devices: the number of devices.
@@ -173,7 +173,7 @@ class Episodes:
         """Return the visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
 
         Args:
-            network: whose priorities are meant, where the order is learned.
+            network: The network whose priorities order the ops, if the order is learned.
             count: draws of a learned order.
             rng: what they are drawn with.
         """

@@ -98,7 +98,7 @@ class RefiningPasses:
 
         Args:
             ranked: Starts, the best first.
-            deadline: When to be back.
+            deadline: The time to be back.
         """
         tried = []
         for decoded in starts(ranked, MANY_STARTS):

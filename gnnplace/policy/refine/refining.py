@@ -307,7 +307,7 @@ def walk_again(
         units: what is looked up of units.
         previous: what is known of the placement, in the pass's direction.
         refiner: what decides.
-        record: out: what training learns from; the ``step`` of a decision is its unit.
+        record: Output: what training learns from; the ``step`` of a decision is its unit.
 
     Returns:
         The schedule, and the number of decisions that had a choice.
@@ -400,7 +400,7 @@ def one_pass(
     Args:
         ground: what all passes over the problem share.
         previous: the placement, read in the direction of the pass.
-        trial: out: the placement after the pass.
+        trial: Output: the placement after the pass.
         stay: percent that a device must be better than the previous one.
         noise: scale of Gumbel noise on the scores, in percent.
         forced: device of each unit, -1 where the refiner decides. [U]

@@ -43,7 +43,7 @@ class RefiningUnits(NamedTuple):
         time: seconds of all its ops on each device, inf where not allowed. [U, D]
         work: the same, mean over its devices. [U]
         memory: bytes of its state and of its tensors at the peak (``walk.unit_peak``). [U]
-        offset: where each unit's neighbours start. [U + 1]
+        offset: Index where each unit's neighbours start. [U + 1]
         neighbour: units that exchange tensors with a unit, by ``offset``. [E]
         forth: bytes to and fro, -1 where none go that way. [2, E]
         producer: the producer of each tensor. [T]
@@ -128,7 +128,7 @@ class Partial(NamedTuple):
         booked: what is booked of the ops walked.
         load: seconds of work on each device, decided and previous. [D]
         peak: bytes on each device, decided and previous. [D]
-        next_offset: where each device's previous sequence starts in ``sequence``. [D + 1]
+        next_offset: Index where each device's previous sequence starts in ``sequence``. [D + 1]
         next: the first op of it that is still to come. [D]
         sequence: previous sequences of the devices. [n]
         counts: ops walked, units decided, units moved. [3]

@@ -37,7 +37,7 @@ class Gpu:
             and `bfloat16` with sums in float32.
         source: Where the figures are from.
         power: Watts that it may draw.
-        year: Of its architecture's first product.
+        year: The year of the first product of its architecture.
         launch: Seconds that an op takes at least.
     """
 

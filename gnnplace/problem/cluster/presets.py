@@ -260,8 +260,8 @@ def _usual(kinds: Sequence[str], wire: str, gb_s: float, servers: int = 1) -> Cl
         kinds: the kind of every GPU.
         wire: what joins those of a server: ``pcie``, one channel for all; ``nvlink``, one a pair;
             ``nvswitch``, one out of each GPU and one in, whoever is at the other end.
-        gb_s: of a link of a server, in each direction.
-        servers: that have as many GPUs each.
+        gb_s: GB/s of a link inside of a server, in each direction.
+        servers: The number of servers, which have equally many GPUs.
     """
     per_server = len(kinds) // servers
     links = []
@@ -452,7 +452,7 @@ def check_figures(
     Args:
         memory: Bytes of devices, by their key paths.
         links: What links cost, by their key paths.
-        source: Of the figures, such as the file.
+        source: The source of the figures, such as the file.
 
     Raises:
         FormatError: With the key path, and the unit that the figure may lack.

@@ -140,7 +140,7 @@ def resolve(
         modules: module of each op, or None. [n]
         ops: name of each op. [n]
         progress: called with a line for each pattern: how many modules and ops it matches.
-        units: by module, what each op shares its device with; None where that is nothing. [n]
+        units: For each op and by module, what it shares its device with, or None. [n]
 
     Raises:
         InputError: a pattern matches nothing; shows names that are like it. Or the answer is to be

@@ -52,7 +52,7 @@ class GivenOp:
     """An op as a file of others says it.
 
     Attributes:
-        name: of its own.
+        name: A name that no other op has.
         where: its key's path, for errors.
         keys: ``time``, ``time.KIND``, ``flops``, ``bytes``, ``state``, ``phase``, ``colocate``,
             ``module``, and others that mean nothing.
@@ -126,8 +126,8 @@ def problem_of(
     """Return a problem of ops and tensors as others say them.
 
     Args:
-        name: of the problem.
-        ops: in order; names of their own.
+        name: The name of the problem.
+        ops: The ops in order, with different names.
         tensors: producer, bytes and consumers of each, as numbers of ops.
         cluster: or a preset's name or file; four V100 on PCIe by default.
 
@@ -186,7 +186,7 @@ def from_networkx(
     Args:
         graph: nodes are ops, edges carry tensors.
         cluster: or a preset's name or file; four V100 on PCIe by default.
-        name: of the problem; the graph's by default.
+        name: The name of the problem; the graph's by default.
 
     Raises:
         InputError: naming the node or edge, the key and the fault.

@@ -66,7 +66,7 @@ def from_pyg(
     Args:
         data: fields as the module says.
         cluster: or a preset's name or file; four V100 on PCIe by default.
-        name: of the problem.
+        name: The name of the problem.
 
     Raises:
         InputError: naming the field, the number and the fault.

@@ -17,7 +17,7 @@ class Difference:
     Attributes:
         name: What it is, such as "gradient of features.0.weight".
         absolute: Largest absolute difference; inf where one has NaN and the other has not.
-        relative: That, over the reference's largest magnitude.
+        relative: The same difference over the reference's largest magnitude.
         tolerance: Largest relative difference allowed for its type.
     """
 
@@ -38,7 +38,7 @@ class Verification:
 
     Attributes:
         tensors: Number of tensors compared.
-        different: Those that are not equal, the worst first.
+        different: The values that are not equal, the worst first.
     """
 
     tensors: int

@@ -161,7 +161,7 @@ def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
     """Walk a plan, whose device d is claimed as "cuda:d".
 
     Args:
-        plan: Of a program with tensors or without: none of their numbers is read.
+        plan: The plan of a program with or without tensors, whose values are not read.
         standing: The workers of `compile`, which stay, instead of those of `execute`.
     """
     claims = Claims()

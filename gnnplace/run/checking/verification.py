@@ -113,9 +113,9 @@ def reference_step(
     """Run `program` as it was captured, in one worker with one thread.
 
     Args:
-        program: With its initial tensors.
+        program: The program with its initial tensors.
         step: Number of the step; random ops depend on it.
-        device: Where, as torch names it.
+        device: The device, as torch names it.
 
     Raises:
         ExecutionError: the program failed.
@@ -223,7 +223,7 @@ def compare_with_whole_batch(
     """Compare a run's first step with eager PyTorch on the whole batch.
 
     Args:
-        program: As captured or cut; it knows the module and the batch.
+        program: The program, captured or cut; it knows the module and the batch.
         values: The values of the run's first step.
         on_gpus: Whether the run was on GPUs, whose generators draw other numbers than a CPU's.
     """

@@ -51,10 +51,10 @@ def check_device_map(
     """Run a model's forward pass as accelerate would dispatch it, on claimed devices.
 
     Args:
-        model: as ``capture`` takes it; a module is left as it is.
+        model: The model, as ``capture`` takes it; a module is left as it is.
         device_map: modules and their devices, as ``device_map`` gives them.
         inputs: example inputs of a module, as for ``capture``; no number of them is read.
-        loss: whose targets are among the inputs.
+        loss: The loss, whose targets are among the inputs.
         forward_only: leave ``labels`` out, if the model runs without.
 
     Returns:

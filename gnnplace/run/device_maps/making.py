@@ -72,7 +72,7 @@ def device_map(
     Args:
         program: the captured model.
         problem: what was placed: the program on a cluster, without micro-batches.
-        placement: whose devices are wanted.
+        placement: The placement that is written as a device map.
 
     Returns:
         Qualified names of modules that cover all parameters and buffers, and GPUs' numbers or

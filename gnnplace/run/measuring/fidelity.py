@@ -54,7 +54,7 @@ class FidelityOptions:
 
     Attributes:
         placements: how many differing placements are measured.
-        placers: whose placements are among them; all that are shown by default.
+        placers: The placers whose placements are measured. By default, all that are listed.
         rounds: how often each placement is measured.
         clock: ``auto`` (of the mode), ``wall`` or ``virtual``.
         stored: whether earlier runs in the store are calibrated on as well.

@@ -96,9 +96,9 @@ def recording(
     A run that is interrupted (Ctrl-C) did not fail, and is kept as interrupted.
 
     Args:
-        store: Where to keep it.
-        model: As `run_record` takes it, as all others.
-        problem: With the times and links to predict with.
+        store: The store to keep it in.
+        model: The model, as `run_record` takes it, as all others.
+        problem: The problem with the times and links to predict with.
         placement: The placement of the problem.
         **about: Mode, transport and source.
     """
@@ -128,8 +128,8 @@ def run_record(
     """Describe a run before it starts, with its predicted step time.
 
     Args:
-        model: As it was called.
-        problem: With the times and links to predict with.
+        model: The model, as the caller named it.
+        problem: The problem with the times and links to predict with.
         placement: The placement of the problem.
         mode: "measured" or "emulated".
         transport: How tensors will travel.

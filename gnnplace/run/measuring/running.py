@@ -84,9 +84,9 @@ def execute_placement(
         model: The captured model at 1/M of the batch, or its name.
         problem: What the placement is of.
         placement: The devices of the ops, and their sequences if it has any.
-        options: As the model was captured.
+        options: The options that the model was captured with.
         run: How workers run it; ten steps, and else the defaults, without it.
-        record: Where to keep every measured step, and why the run failed if it fails; nothing is
+        record: Where every measured step is stored, and why the run failed if it fails; nothing is
             kept without it.
         progress: Called with a line when something begins that takes seconds.
 
@@ -148,7 +148,7 @@ def dry_run_placement(
         model: The captured model at 1/M of the batch, or its name; then nothing is allocated.
         placement: The placement, or its file.
         problem: What the placement is of, if it is at hand.
-        options: As the model was captured; a placement's file says it itself.
+        options: The options that the model was captured with. A placement's file has them.
         claim: "cuda:N": the GPUs that are claimed; device d of the placement becomes "cuda:d".
 
     Raises:

@@ -38,7 +38,7 @@ class OpTiming:
     Attributes:
         op: Name of the problem op.
         device: Name of its device.
-        start: After its inputs were there.
+        start: The time at which its inputs were there and it began.
         finish: Before its tensors are sent.
         busy: What it computed in between by its worker's own clock; less than that if others had
             the core. None if that is not known.
@@ -61,8 +61,8 @@ class TransferTiming:
         source: Name of the device it left.
         target: Name of the device it went to.
         bytes: The bytes of the value.
-        start: When it was taken up.
-        finish: When it was there.
+        start: The time at which a worker took it up.
+        finish: The time at which it had arrived.
     """
 
     value: str
@@ -82,8 +82,8 @@ class StepTiming:
         wall: Seconds from the first device's start to the last one's finish.
         virtual: The same by the virtual clock, which other processes cannot slow down.
         interrupted: A worker was moved off its core in between, so that `wall` is too long.
-        ops: In the order of devices, then of time.
-        transfers: In the order of the plan.
+        ops: The ops in the order of devices, then of time.
+        transfers: The transfers in the order of the plan.
     """
 
     wall: float

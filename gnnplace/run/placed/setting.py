@@ -194,7 +194,7 @@ def assign_cores(
     Args:
         devices: The devices of the workers.
         mode: "measured" or "emulated".
-        cores: That are free; all by default.
+        cores: The cores that are free; all by default.
 
     Raises:
         UnsupportedError: more workers than cores.

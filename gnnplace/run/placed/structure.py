@@ -48,10 +48,10 @@ class UnboundPlacement:
         groups: Ops of the problem that were aimed at; None: all of them.
         dtype: Element type that the model was captured in.
         name: What errors call the placement.
-        optimizer: That the model was captured with; what updates cost has a say in the groups.
+        optimizer: The optimizer that the model was captured with. Its costs affect the groups.
             None: the same as it will be trained with.
         accept_other_loss: The batch is cut also where the loss of its shares is another one.
-        constraints: Of modules, whose borders the groups keep.
+        constraints: Constraints of modules, whose borders the groups keep.
     """
 
     source: Placement | dict[str, Any]
@@ -169,7 +169,7 @@ def with_optimizer(program: Program, method: Optimizer) -> Program:
     """Return the structure of a program as if it had been captured with another optimizer.
 
     Args:
-        program: With updates; not cut into micro-batches.
+        program: A program with updates that is not cut into micro-batches.
         method: The optimizer that the program is to have instead.
 
     Returns:

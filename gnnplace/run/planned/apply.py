@@ -260,7 +260,7 @@ def check_model(file: PlanFile, workload: Workload) -> None:
     """Check that a plan is of a model, and fits its calls, parameters and inputs.
 
     Args:
-        file: of a plan that was checked.
+        file: The file of a plan that was checked.
         workload: the model, whose tensors may be fake.
 
     Raises:

@@ -30,7 +30,7 @@ class BatchLeaf:
 
     Attributes:
         cut: whether its first dimension is examples.
-        shape: of a tensor, without the examples.
+        shape: The shape of a tensor, without the examples.
         dtype: element type of a tensor as the model gets it; None: no tensor.
     """
 

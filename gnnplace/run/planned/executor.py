@@ -61,10 +61,10 @@ class Executor:
         seat: the place of this process in the plan.
         row: its actions, messages included.
         ranks: the pipeline rank of every stage.
-        code: of this process's stages.
+        code: The code of this process's stages.
         scale: what each loss is multiplied by.
         notify: is called before every action.
-        factor: that the loss is scaled by for the backward passes, beside `scale`.
+        factor: The factor of the loss in the backward passes, beside `scale`.
         weights: what the loss of every micro-batch weighs; empty: all alike.
     """
 
@@ -106,7 +106,7 @@ class Executor:
 
         Args:
             inputs: tensors of every micro-batch.
-            causes: of random numbers: seed, step, and number of the first micro-batch.
+            causes: What random numbers depend on: seed, step, and number of the first micro-batch.
         """
         self.inputs = inputs
         self.causes = causes

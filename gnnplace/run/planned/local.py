@@ -159,7 +159,7 @@ class Marks:
 
     Attributes:
         local: parameters that this process trains, where they are not all, or not whole.
-        elsewhere: those of the user's model in whose place others are trained, each with the one
+        elsewhere: Parameters of the user's model that others are trained for, each with the one
             that is trained here, if any.
         off: how often `plain` was entered and not left.
     """

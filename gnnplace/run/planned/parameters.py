@@ -37,7 +37,7 @@ class LocalParameter:
     """A parameter on this process.
 
     Attributes:
-        name: in the user's model.
+        name: The name in the user's model.
         leaf: this shard's part of it, which passes compute with.
         part: this replica's; the leaf itself without ZeRO.
         master: a float32 copy of the part, where the precision keeps one.
@@ -205,7 +205,7 @@ class Parameters:
         seat: the place of the process in the plan.
         zero: stage of ZeRO of its rank.
         held: what this process has of each parameter, by its name.
-        whole_shapes: of every parameter of the model, by its name.
+        whole_shapes: The shape of every parameter of the unsplit model, by name.
     """
 
     seat: Seat

@@ -53,14 +53,14 @@ class StageCode:
 
     Attributes:
         graph: the model's calls on one micro-batch.
-        piece: those of the stage.
+        piece: The calls of the stage.
         placed: every call of the graph with its layouts; empty without shards.
         model: the user's model, which has the buffers.
         parameters: the parameters that this process holds.
         draws: number among the calls that draw, by index of the call.
         autocast: makes the context of a forward pass.
         cut: how what enters, and what leaves, is cut over the shards, in the words of borders.
-        examples: of a micro-batch.
+        examples: The examples of a micro-batch.
         regather: calls that keep parts of what shards gather for them.
         observed: changed buffers that a pass works on copies of.
     """
@@ -122,7 +122,7 @@ class StageCode:
             entering: numbers of the values that enter the stage.
             inputs: tensors of the micro-batch.
             queue: gets weight gradients that wait; None: they do not.
-            causes: of random numbers: seed, step and number of the micro-batch.
+            causes: What random numbers depend on: seed, step and number of the micro-batch.
             grad: whether a backward pass follows.
         """
         buffers = PassBuffers(self.model, self.observed)

@@ -41,17 +41,17 @@ class PlanRunner:
         parameters_here: the parameters that this process holds.
         executor: runs the actions of this process's rank.
         form: what a batch is.
-        seed: of random numbers, the same in all processes.
+        seed: The seed of random numbers, the same in all processes.
         keepers: ranks that keep each buffer of a checkpoint up to date.
         holders: ranks that hold each parameter.
         whole: the user's model and loss, as one module.
         loss_type: the element type of the loss.
-        scale: of the loss, where the precision needs one; a step whose gradients are not finite
+        scale: The loss scale, if the precision needs one; a step whose gradients are not finite
             leaves none, so that the optimizer does nothing.
         recorded: what the calls take for granted of the model.
         counts: what the loss is a mean over, where that is no number of examples.
         marks: tensors of which no number is made, where the model is in parts.
-        steps: that were made.
+        steps: The number of steps that were made.
         nothing: what an optimizer gets where there is nothing to train.
     """
 
@@ -111,7 +111,7 @@ class PlanRunner:
         """Return this replica's share of a whole batch.
 
         Args:
-            batch: as the example inputs, with the plan's number of examples; one with fewer can be
+            batch: A batch like the example inputs, with as many examples; one with fewer can be
                 evaluated, and is no step.
 
         Raises:

@@ -40,8 +40,8 @@ class PlanRun:
         verification: loss and gradients of a step against one device's, in double precision where
             they are not bitwise equal in the model's own.
         single: the worst relative difference in the model's own precision; 0: bitwise equal.
-        losses: of the steps of AdamW under the plan.
-        expected: of those on one device.
+        losses: Losses of the steps of AdamW under the plan.
+        expected: Losses of the same steps on one device.
         seconds: measured wall seconds of every timed step.
         doubled: whether the losses are of double precision.
         beside: measured wall seconds of every timed step of what ran by turns with it, by name.
@@ -121,7 +121,7 @@ def run_plan(
     """Run a plan, compare it with one device, and time it.
 
     Args:
-        plan: for CPU workers (`cpu:N`), or for the processes of torchrun.
+        plan: A plan for CPU workers (`cpu:N`), or for the processes of torchrun.
         model: `module:callable`, `hf:CONFIG` or a zoo name; or a function that makes the workload,
             the same in every process.
         train: steps of AdamW whose losses are compared.

@@ -93,13 +93,13 @@ class Seat:
         seats: the places of all processes.
         process: the number of the process.
         rank: the pipeline rank of the process.
-        replica: which of the replicas.
-        shard: which of the shards.
-        device: that it computes on.
-        mesh: of the shards of its replica, along their axes; None if it is the only one.
-        owners: by the axes of shards that a gradient is a sum over, the processes that add it up
+        replica: The index of the replica.
+        shard: The index of the shard.
+        device: The device that the process computes on.
+        mesh: The mesh of the shards of its replica, or None if there is one shard.
+        owners: By the axes of shards that a gradient is a sum over, the processes that add it up
             and over the replicas; None if there is one.
-        tied: by ranks that share a parameter, the first shards of these in its replica.
+        tied: By ranks that share a parameter, the first shards of these in its replica.
     """
 
     seats: Seats
@@ -172,7 +172,7 @@ def take_seat(
 
     Args:
         seats: the places that the plan has.
-        device: that this process computes on.
+        device: The device that this process computes on.
         ties: ranks that share a parameter.
 
     Raises:

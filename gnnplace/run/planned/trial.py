@@ -76,10 +76,10 @@ class Trial:
     Attributes:
         tensors: compared: the loss and the gradients.
         first: differences in the model's own precision, the worst first.
-        exact: those that are judged where the first are not bitwise equal: in double precision,
+        exact: Those that are judged if the first are not bitwise equal: in double precision,
             and with half precision the first too, against what it may be off; else empty.
-        losses: of the steps of AdamW under the plan.
-        expected: of those on one device.
+        losses: Losses of the steps of AdamW under the plan.
+        expected: Losses of the same steps on one device.
         seconds: wall seconds of each timed step.
         doubled: whether the losses are those of a training in double precision, because roundings
             set those in single precision apart.
@@ -262,7 +262,7 @@ def _judge(
     """Return the differences of a step that is not bitwise equal, the worst by its tolerance first.
 
     Args:
-        plan: that was run.
+        plan: The plan that was run.
         workload: model, loss and inputs of the whole batch.
         steps: what `_compute_steps` gave in the plan's own precision.
         apply: applies a plan on this process.
@@ -411,10 +411,10 @@ def alone_step(
     """Run one step of the user's model eagerly, with gradients of its shares' mean or sum.
 
     Args:
-        plan: that it is compared with.
+        plan: The plan that it is compared with.
         workload: model, loss and inputs of the whole batch.
         count: shares, 1 for the whole batch at once.
-        number: of the step, on which random numbers depend.
+        number: The number of the step, on which random numbers depend.
     """
     if plan.file.loss == "sum":
         weight = 1.0

@@ -149,8 +149,8 @@ def product(
         kind: "linear" or "addmm".
         args: the positional arguments of the call.
         kwargs: the arguments that it gets by name.
-        queue: that gets the gradients.
-        pack: of what is read, what is kept until then; see `sharding.unpack_saved`.
+        queue: The queue that gets the gradients.
+        pack: Packs what the backward pass reads later; see `sharding.unpack_saved`.
     """
     if kind == "linear":
         x, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
@@ -199,7 +199,7 @@ class LossScale:
 
     Attributes:
         most: the largest factor that there may be.
-        factor: of the next step.
+        factor: The factor of the next step's loss.
         good: steps since it changed.
     """
 

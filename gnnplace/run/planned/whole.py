@@ -221,7 +221,7 @@ def whole_weights(
         store: what this process has of the parameters.
         holders: ranks that hold each parameter.
         keepers: ranks that keep each buffer up to date.
-        marks: of the parts.
+        marks: The marks of the parts.
     """
     # 1. Gather: the first rank that holds a tensor sends it to all; all processes take part in
     # the same order.

@@ -224,7 +224,7 @@ class PlacedStrategy(SingleDeviceStrategy):
 
     Args:
         placement: A placement, or the path of its file; None: search one.
-        cluster: Where to place, as `gnnplace.profile` takes it; without a placement.
+        cluster: The cluster to place on, as `gnnplace.profile` takes it, if there is no placement.
         microbatches: Shares that every batch is cut into; without a placement.
         placer: Searches; without a placement.
         budget: Seconds to search; without a placement.

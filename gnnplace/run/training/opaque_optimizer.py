@@ -212,7 +212,7 @@ class GroupOptions:
     """The options that a group of parameters had when it was compiled.
 
     Args:
-        group: As `torch.optim` has it.
+        group: A parameter group, as `torch.optim` has it.
 
     Attributes:
         values: The numbers among the options.

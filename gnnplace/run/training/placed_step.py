@@ -44,7 +44,7 @@ class PlacedStep:
     """One training step after the other, on the devices of a placement.
 
     Args:
-        program: With its initial tensors, which stay as they are.
+        program: The program with its initial tensors, which stay as they are.
         problem: The problem of the program.
         placement: The placement of the problem.
         mode: "measured" or "emulated"; see `execute`.

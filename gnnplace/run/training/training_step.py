@@ -536,7 +536,7 @@ def compile(
             update, its state is kept true, and its `step()` runs on the workers until the step is
             closed. Or "sgd", "adamw", or one of `gnnplace.tracing.optimizers`; None: gradients
             alone.
-        loss: As `capture` takes it; a model called by name has its own.
+        loss: The loss, as `capture` takes it; a model called by name has its own.
         inputs: Example batch; without one the first batch is captured.
         problem: The problem that the placement was made for. Required for a placement in memory if
             the model was captured with other `groups` or `microbatches`.

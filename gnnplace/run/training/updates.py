@@ -388,7 +388,7 @@ def with_state(program: Program, tensors: Mapping[str, torch.Tensor]) -> Program
     """Return the program with new initial tensors for some of its inputs.
 
     Args:
-        program: With its initial tensors.
+        program: The program with its initial tensors.
         tensors: The new tensors by value name.
 
     Raises:

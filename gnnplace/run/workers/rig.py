@@ -47,8 +47,8 @@ def run_group(
 
     Args:
         work: Called in every process with its number; its answer goes through a pipe.
-        names: Of the processes, for messages.
-        timeout: As `run_tasks` has it, like the others. What the group does may take twice as long.
+        names: Names of the processes, for messages.
+        timeout: The timeout, as `run_tasks` takes it. What the group does may take twice as long.
         progress: A snapshot that changes while processes get on.
         doing: What a process is doing now.
 
@@ -93,7 +93,7 @@ def time_steps(
 
     Args:
         runs: What a step is, by name, the same names in all processes; None: this one waits.
-        steps: To time.
+        steps: The number of timed steps.
         warm_up: Steps before these.
     """
     wall: Seconds = {name: [] for name in runs}

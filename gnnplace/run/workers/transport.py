@@ -215,7 +215,7 @@ class SharedMemoryTransport(Transport):
 
     Args:
         messages: All messages of the run.
-        board: For waiting, and to say what a worker waits for.
+        board: The board on which workers wait and say what they wait for.
     """
 
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:

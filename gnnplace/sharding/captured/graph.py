@@ -77,7 +77,7 @@ class _Batch:
     """The batch axis of each value, followed from the first axis of the inputs through the calls.
 
     Attributes:
-        axis: which axis has the examples, by value; values without examples are absent.
+        axis: The axis of the examples, by value; values without examples are absent.
         labels: the label that stands for examples in each call, None without one.
     """
 

@@ -26,7 +26,7 @@ class Place(NamedTuple):
     """What one dimension of the mesh does with a tensor.
 
     Attributes:
-        axis: that it cuts; below 0 for ``REPLICATED`` and ``PARTIAL``, which cut none.
+        axis: The axis that it cuts. Negative for ``REPLICATED`` and ``PARTIAL``.
         groups: the groups of the axis, each of which is cut by itself; 0 where the axis is cut as a
             whole.
     """
@@ -87,7 +87,7 @@ class Shape:
         reads: labels of each tensor read.
         results: labels of each tensor made.
         flops: the flops of the forward pass.
-        moves: it only moves axes: no time.
+        moves: Whether it only moves axes, which takes no time.
         exchanges: labels whose parts exchange something while they compute.
     """
 

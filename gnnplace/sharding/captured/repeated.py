@@ -134,8 +134,8 @@ def flatten_leaves(tree: object, values: Mapping[int, int]) -> tuple[list[Any], 
     """Return the leaves of arguments or results, and their structure.
 
     Args:
-        tree: as a module gets or returns it.
-        values: of tensors, by `id`.
+        tree: A tree of tensors, as a module takes or returns it.
+        values: Numbers of tensors, by their `id`.
     """
 
     def normalized(leaf: object) -> object:

@@ -126,7 +126,7 @@ def layer_seconds(layers: LayerGraph, mesh: DeviceMesh) -> tuple[float, ...]:
 
     Args:
         layers: the model, which is left with gradients and what a forward pass changes.
-        mesh: of this device.
+        mesh: The mesh of this device.
     """
     step = layers.step
     graph = layers.calls

@@ -55,7 +55,7 @@ def cheapest(
 
     Args:
         problem: the cost tables of nodes and edges.
-        order: in which nodes are taken out.
+        order: The order in which nodes are eliminated.
         memory_limit: bytes that one intermediate table may take.
 
     Raises:

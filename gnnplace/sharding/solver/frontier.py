@@ -46,7 +46,7 @@ class Frontier:
     """The answer.
 
     Attributes:
-        points: by time, ascending; memory falls strictly.
+        points: The points by time, ascending; memory falls strictly.
         epsilon: 0 if exact; else no strategy has less memory than a point here and a time more
             than (1 + epsilon) times smaller.
         seconds: the seconds of the search alone.

@@ -75,7 +75,7 @@ def search(
     Args:
         supported: the points to begin with.
         corners: time and memory of each region's corner, by the points met so far.
-        epsilon: that the answer should have.
+        epsilon: The relative gap that is allowed.
 
     Returns:
         All points met, and the epsilon within which they are complete.

@@ -34,7 +34,7 @@ class Children(NamedTuple):
         cell: the cell of each child's table. [children, cells, K]
         time: the time of all points.
         memory: the memory of all points, in bytes.
-        offset: where the list of each cell begins.
+        offset: Index where the list of each cell begins.
         inside: least weighted costs of the cells. [child cells, W]
     """
 
@@ -84,7 +84,7 @@ class Eliminated(NamedTuple):
         time: the time of all points.
         memory: the memory of all points, in bytes.
         origin: the configuration and the children's points that each was made of, as one number.
-        offset: where the list of each cell begins. [cells + 1]
+        offset: Index where the list of each cell begins. [cells + 1]
         work: points that were merged.
         thinned: whether any list was thinned.
         finished: whether the limits sufficed; the lists are of no use otherwise.
@@ -146,7 +146,7 @@ class AddedPoints(NamedTuple):
     Attributes:
         time: The time of the points of all lists.
         memory: The memory of the points of all lists.
-        low: Where the list begins.
+        low: Index where the list begins.
         high: Where it ends.
         shift: Time and memory that are added to each point.
         code: Origin of the first point; that of each further one is one more.
@@ -273,7 +273,7 @@ def _gathered(
     Args:
         sums: Sums of the factors of the step.
         children: Tables of the steps before.
-        reach: Where new points may be.
+        reach: The ranges that new points may lie in.
         cell: Number of the cell.
         buffers: Room for the list, and for the list that it is merged from.
         limits: What the step may take and lose.

@@ -140,7 +140,7 @@ def sweep(
         node_bound: the sweep back writes how much more than its bound a strategy with each
             configuration costs at least. [as ``unary``]
         strategy: the sweep back writes a strategy. [N]
-        forth: in the order of the nodes, or back.
+        forth: Whether nodes are visited in their order, or in reverse.
 
     Returns:
         A bound of every strategy.

@@ -66,9 +66,10 @@ class _Inputs:
     Attributes:
         axes: nodes of the sum of ``parts``: those of the step's table, without ``partner``, then
             the step's node.
-        total: that sum. [W, axes]
+        total: The sum of the tables. [W, axes]
         parts: the tables of the step but ``pair``.
-        pair: over the node and ``partner``, which no further part has; None where there is none.
+        pair: The table over the node and ``partner``, which no further part has; None where there
+            is none.
         partner: the second node of ``pair``.
     """
 

@@ -76,7 +76,7 @@ def best_strategy(problem: ShardingProblem, *, bounded: bool = False) -> Shardin
 
     Args:
         problem: the cost tables of nodes and edges.
-        bounded: where an intermediate table would take more than ``MEMORY_LIMIT`` bytes, answer
+        bounded: If an intermediate table would take more than ``MEMORY_LIMIT`` bytes, answer
             with the best strategy known and a bound of the best there is.
 
     Raises:

@@ -38,7 +38,7 @@ class Supported:
         wanted: whether the gap between two neighbours matters.
         points: strategies; in the order in which they were found.
         weights: weighings that were solved.
-        bounds: for each weighing, what a strategy with each configuration costs at least.
+        bounds: For each weighing, the least cost of a strategy with each configuration.
         gaps: neighbours that may have another supported point between them.
     """
 

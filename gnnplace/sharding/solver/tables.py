@@ -57,7 +57,7 @@ class Memo:
         """Return the result under ``key``, made on the first call.
 
         Args:
-            key: from the identities of ``source``.
+            key: A key made of the identities of ``source``.
             source: kept, so that no other object gets its identity.
             make: what is called to make the result.
         """
@@ -160,15 +160,15 @@ class Flat(NamedTuple):
     """Tables of a problem, one behind the other; equal ones once.
 
     Attributes:
-        start: where each node's costs begin. [N + 1]
+        start: Index where each node's costs begin. [N + 1]
         unary: costs of the nodes' configurations. [start[N]]
         ends: the two nodes of each pair, the earlier first. [E, 2]
-        table: where each pair's table begins in ``cells``. [E]
+        table: Index where each pair's table begins in ``cells``. [E]
         shape: classes of both nodes. [E, 2]
         cells: the cells of all tables, one behind the other.
-        lookup: where the classes of both nodes' configurations begin in ``classes``. [E, 2]
+        lookup: Index where the classes of both nodes' configurations begin in ``classes``. [E, 2]
         classes: the class of each configuration, one table behind the other.
-        message: where the messages to both nodes begin. [E, 2]
+        message: Index where the messages to both nodes begin. [E, 2]
         incident: pairs of each node, from ``first[node]`` on.
         first: [N + 1]
     """

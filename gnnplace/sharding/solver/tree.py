@@ -42,7 +42,7 @@ class Step:
     """One step.
 
     Attributes:
-        node: that is taken out; None where two tables are only added.
+        node: The node that is eliminated. None: two tables are only added.
         scope: nodes of the step's table.
         factors: indices of the problem's tables that come in here.
         children: indices of the steps whose tables come in here; at most two.

@@ -63,7 +63,7 @@ def quick_bounds(problem: Problem, compiled: Compiled) -> LowerBounds:
 
     Args:
         problem: the problem that is bounded.
-        compiled: it compiled, with heads and tails of paths.
+        compiled: The compiled problem, with heads and tails of paths.
     """
     shortest_times = least_times(problem)
     path = float((compiled.head + shortest_times + compiled.tail).max())

@@ -44,7 +44,7 @@ class Copies:
 
     Attributes:
         of: the group of each op. [n]
-        begin: where the copies of each group start among all n. [G + 1]
+        begin: Index where the copies of each group start among all n. [G + 1]
         first: an op of each group. [G]
         order: all groups, producers first. [G]
         source: where each edge comes from. [E]
@@ -196,11 +196,11 @@ class GroupEdges(NamedTuple):
     """Edges into groups of copies, and ancestors of groups in their own units.
 
     Attributes:
-        offset: Where the edges into each group start. [G + 1]
+        offset: Index where the edges into each group start. [G + 1]
         source: The group that each edge comes from. [E]
         slack: Copies that the edge does not feed. [E]
         apart: Seconds that its transfer takes at least. [E]
-        inside_offset: Where the ancestors of each group in its unit start. [G + 1]
+        inside_offset: Index where the ancestors of each group in its unit start. [G + 1]
         inside: The ancestors of each group in its own unit, as ``inside_offset`` says.
     """
 
@@ -224,10 +224,10 @@ def _starts(
 
     Args:
         order: groups, producers first. [G]
-        begin: where the copies of each group start. [G + 1]
+        begin: Index where the copies of each group start. [G + 1]
         edges: the edges into each group, and its ancestors in its own unit.
         work: least seconds of each group. [G]
-        value: in and out, seconds. [n]
+        value: Input and output, seconds. [n]
     """
     offset, source, slack, apart, inside_offset, inside = edges
     for x in order:

@@ -59,7 +59,7 @@ def on_one_machine(
     """Bound of each unit in seconds, 0 where no device is allowed. [U]
 
     Args:
-        offset: where the jobs of each unit start in ``job``. [U + 1]
+        offset: Index where the jobs of each unit start in ``job``. [U + 1]
         job: jobs by unit, ascending by head. [n]
         group: row of ``columns`` of each job. [n]
         columns: seconds of a job on devices that are alike, inf where not allowed. [G, K]

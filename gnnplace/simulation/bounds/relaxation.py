@@ -98,10 +98,10 @@ def _pairs(
 
     Args:
         order: groups, producers first. [G]
-        offset: where the edges into each group start. [G + 1]
+        offset: Index where the edges into each group start. [G + 1]
         source: where they come from.
         unit: the unit of each group. [G]
-        bit_offset: where the groups of each unit start in ``bit``. [U + 1]
+        bit_offset: Index where the groups of each unit start in ``bit``. [U + 1]
         bit: groups of units of several groups, by unit.
         most: pairs to make room for.
     """

@@ -57,8 +57,8 @@ class Inputs(NamedTuple):
     """Groups of copies and the edges that feed all copies, by what they feed.
 
     Attributes:
-        begin: where the copies of each group start. [G + 1]
-        offset: where the edges into each group start. [G + 1]
+        begin: Index where the copies of each group start. [G + 1]
+        offset: Index where the edges into each group start. [G + 1]
         input_group: the group that each edge comes from. [E]
         slack: rank of the group fed, less the rank that it waits for, where there is one. [E]
         crossing: least seconds of a transfer. [E]

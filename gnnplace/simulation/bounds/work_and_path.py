@@ -79,7 +79,7 @@ def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> Int
     """Return groups that feed each other, back and forth from ``middle`` where it is longest. [p]
 
     Args:
-        relaxation: whose heads and tails say what is long.
+        relaxation: The relaxation whose heads and tails say which ops are on long paths.
         middle: the group that the path goes through.
         allowed: edges that the path may take. [E]
     """

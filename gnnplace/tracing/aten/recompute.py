@@ -184,7 +184,7 @@ def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[Pro
     """Return the ops; those that begin a second run come after the gradient that asked for it.
 
     Args:
-        ops: In the order in which they were traced.
+        ops: The ops in the order in which they were traced.
         regions: The regions of ops by name, those outside left out.
     """
     ops = list(ops)

@@ -27,7 +27,7 @@ class Slot:
     """The meaning of a placeholder or an output of a traced graph.
 
     Attributes:
-        kind: of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
+        kind: For a placeholder "parameter", "buffer", "constant", "input" or "tangent"; for an
             output "loss", "output", "gradient", "buffer" or "ignored".
         name: Qualified name in `StepModule`; of a gradient its parameter's, of an input its
             position; empty of a tangent, a loss and an output.

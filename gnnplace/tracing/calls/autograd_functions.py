@@ -250,7 +250,7 @@ def agrees_in_parts(
 
     Args:
         call: The call that is tried.
-        axes: For each of its tensors the axis that is cut; None if all parts read all of it.
+        axes: For each of its tensors, the axis that is cut; None if all parts read all of it.
         parts: Number of equal parts.
         grows: Whether gradients must grow in proportion to those of the results.
     """

@@ -116,7 +116,7 @@ class _Result(NamedTuple):
     """What torch's forward pass makes, and what it is called with.
 
     Attributes:
-        losses: Of each example. [N]
+        losses: Losses of each example. [N]
         alpha: What it keeps for the backward pass.
         labels: The targets, as torch takes them.
         lengths: Steps of each example, and labels of each.

@@ -64,8 +64,8 @@ class LayerCall:
         results: Values of the tensors that it returns, in order.
         module: Path of the module.
         gradient: Whether gradients were enabled.
-        changes: It returns nothing and changes its first argument in place.
-        inplace: It changes its first argument in place, and that is no buffer.
+        changes: Whether it returns nothing and changes its first argument in place.
+        inplace: Whether it changes its first argument in place, and that is no buffer.
     """
 
     name: str

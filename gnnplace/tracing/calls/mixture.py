@@ -72,7 +72,7 @@ class Gate(NamedTuple):
     """The function between the first and the second matrices of a class of experts.
 
     Attributes:
-        formula: From the rows that the first matrices make.
+        formula: Computes the gate from the rows that the first matrices make.
         groups: 2 if the gate's rows stand before the others'; 1 if they are interleaved.
     """
 
@@ -267,12 +267,12 @@ class _RowGradients(NamedTuple):
     """Gradients of one expert, from its rows.
 
     Attributes:
-        rows: of the tokens that it reads. [rows, H]
-        weights: of the weights of its rows. [rows]
-        up: of its first matrix. [I or 2 I, H]
-        down: of its second matrix. [H, I]
-        up_bias: of its first bias. [I or 2 I]
-        down_bias: of its second bias. [H]
+        rows: Gradients of the rows of the tokens that it reads. [rows, H]
+        weights: Gradients of the weights of its rows. [rows]
+        up: The gradient of its first matrix. [I or 2 I, H]
+        down: The gradient of its second matrix. [H, I]
+        up_bias: The gradient of its first bias. [I or 2 I]
+        down_bias: The gradient of its second bias. [H]
     """
 
     rows: Tensor

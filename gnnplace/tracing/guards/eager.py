@@ -312,7 +312,7 @@ class _Constants(TorchFunctionMode):
             func: The function.
             leaves: Its arguments.
             form: How the arguments are nested.
-            versions: Of the tensors among the arguments, before the call.
+            versions: The versions of the tensors among the arguments, before the call.
             result: What the call returned.
         """
         tensors = list(filter(torch.is_tensor, leaves))

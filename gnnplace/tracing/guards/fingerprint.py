@@ -237,7 +237,7 @@ class _Container(NamedTuple):
     Attributes:
         value: the container.
         name: name of the attribute.
-        title: of what has the attribute, in words.
+        title: The object that has the attribute, in words.
         table: the dict that keeps its data; empty if it has none.
         keys: keys of plain data in the dict.
     """

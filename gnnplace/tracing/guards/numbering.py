@@ -62,7 +62,7 @@ class Numbering(BareMode):
 
     Args:
         names: names of tensors that exist before, by `storage_of`.
-        inputs: those of these names that are inputs.
+        inputs: Which of these names are inputs.
         places: called for every op, returns where the user's code is; None: places are empty.
         mode: makes tensors without numbers: what an op would write is one, as torch (2.13) writes
             real tensors else, if all that it reads has numbers.
@@ -384,7 +384,7 @@ class Numbering(BareMode):
         """Yield places and ops of the first numbers that another run lacks but for operands.
 
         Args:
-            numbers: where to begin, of this run.
+            numbers: The numbers of this run to begin with.
             other_numbers: numbers of the other run.
         """
         pending = list(numbers)

@@ -58,7 +58,7 @@ class Reading(NamedTuple):
     Attributes:
         held: has the value by `get(name)`.
         name: name of the value.
-        title: of what holds it, in words.
+        title: The object that holds it, in words.
     """
 
     held: Any

@@ -162,9 +162,9 @@ def proved_apart(
     """Return the proof of a recording without some layers, which are `alike` others.
 
     Args:
-        step: as of `prove`.
+        step: The step, as `prove` takes it.
         replay: the recording, with the same layers left out.
-        name: as of `prove`.
+        name: The name, as `prove` takes it.
         mode: makes tensors without numbers.
         stands: stand-ins of the layers, by their path in the step.
 
@@ -209,7 +209,7 @@ def differs_later(step: StepModule, mode: FakeTensorMode | None) -> bool:
     again, so that it may be computed anew in every step.
 
     Args:
-        step: as of `prove`.
+        step: The step, as `prove` takes it.
         mode: makes tensors without numbers; None: the step needs numbers.
     """
     runs = _Runs(step, mode, backward=False)

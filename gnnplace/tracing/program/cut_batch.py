@@ -28,8 +28,8 @@ class CutBatch:
         shares: The example's input tensors, share by share; empty of a fake capture.
         given: Names of the values that a share reads of the whole batch, such as the number of
             words that are not padding.
-        numbers: From the input tensors of the whole batch to those values.
-        counts: From the input tensors of a share to counts that must be equal in all shares,
+        numbers: Computes those values from the input tensors of the whole batch.
+        counts: Computes, from a share's input tensors, counts that must be equal in all shares,
             because the loss could not be repaired; None if there are none.
         notes: What was repaired, a sentence each.
         exceptions: Deviations of shares from the batch: batch norm and random numbers.

@@ -66,7 +66,7 @@ def with_inputs(
 
     Args:
         program: Cut into M micro-batches, or not (M = 1).
-        inputs: For each micro-batch the tensors in the order of the captured inputs.
+        inputs: For each micro-batch, the tensors in the order of the captured inputs.
 
     Raises:
         InputError: too few or too many, or of another shape or type.

@@ -71,7 +71,7 @@ def drawing(device: torch.device, seed: int) -> Iterator[None]:
     """Seed the default generator of one device within; it is as before afterwards.
 
     Args:
-        device: Whose numbers are drawn.
+        device: The device whose numbers are drawn.
         seed: A whole number of 63 bits.
     """
     generator = torch.default_generator

@@ -74,7 +74,7 @@ class ProgramOp:
         module: Qualified name of the module whose code it is, such as "features.0".
         after: Ops that come before it although no value flows (those that read what it changes).
         view: Its result shares memory with an input: it costs nothing and stays on that device.
-        beside: It is the code of no module: the loss's, or a sum of gradients.
+        beside: Whether it is the code of no module, such as the loss or a sum of gradients.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Program:
 
     Attributes:
         name: The name of the model.
-        ops: In one topological order.
+        ops: The ops in a topological order.
         inputs: By value name, in the order of capture.
         values: Every value, inputs included.
         loss: Value that was differentiated; `None` forward-only.

@@ -25,7 +25,7 @@ class ProgramGraph:
         root: Class of tensors in the same memory: a tensor and its views. -1 of a view of what is
             counted as state, which never travels. [num_tensors]
         occupied: Bytes of memory of each tensor: an expanded dimension counts once. [num_tensors]
-        phase: As in a problem. [num_ops]
+        phase: The phase of each op, as in a problem. [num_ops]
         colocate: Class of the ops that touch the same parameter or changing buffer, named after
             the first of them. [num_ops]
         module: The module of each op. [num_ops]

@@ -95,7 +95,7 @@ class Rule:
     """How a call can be split.
 
     Attributes:
-        kind: For people: "linear", "attention", "elementwise", "shape", …
+        kind: The kind in words: "linear", "attention", "elementwise", "shape", …
         extents: Equal parts that each label's axes can be cut into must divide this.
         reads: Labels of each tensor read.
         results: Labels of each tensor returned.
@@ -271,7 +271,7 @@ class RuleDraft:
         """Return the finished rule.
 
         Args:
-            kind: For people.
+            kind: The kind in words.
             *results: Labels of each tensor returned.
             flops: FLOP of the unsplit call, forward.
             run: Computes a part; None: the function itself does.

@@ -294,7 +294,7 @@ def share_of(
         name: The name of the problem.
         cluster: Its devices.
         share: The part of the captured batch.
-        costs: For each kind of device the kind whose costs of the graph it has, and their factor.
+        costs: For each kind of device, the kind whose costs of the graph it has, and their factor.
     """
     of_op = np.where(graph.phase == UPDATE, 1.0, share)
     time = {}

@@ -79,7 +79,7 @@ class DataSetCard:
         collection: How the data came about.
         limitations: What they do not cover.
         use_cases: What they are for.
-        creator: Who made them.
+        creator: The authors.
         url: Where they are; empty if they are not published.
         licence: The address of their licence.
         addresses: Where each file is found, by its name, if it does not come with the description.

@@ -59,7 +59,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
     Args:
         dataset: Name of a dataset (``find_dataset``), a folder of graphs, or the file of a split of
             a release (``release``), such as ``train.npz``.
-        root: Where what is processed is kept.
+        root: The folder of processed files.
         start: Folder that the dataset is asked for from.
         cluster: A preset's name, whose kinds the graphs have costs for.
         microbatches: Shares of the batch, on a cluster.

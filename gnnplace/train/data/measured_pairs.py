@@ -100,7 +100,7 @@ class MeasuredProfile:
     Attributes:
         time: Seconds of each op. [n]
         cluster: The workers and their measured links.
-        began: When it was made; a pair says which profile it was predicted with.
+        began: The time at which it was made; a pair says which profile it was predicted with.
     """
 
     time: FloatArray
@@ -114,7 +114,7 @@ class MeasuredGraph:
 
     Attributes:
         profile: The costs that they were predicted with.
-        placers: Who made each placement. [P]
+        placers: The placer of each placement. [P]
         device: The device of each op by each placement. [n, P]
         step_time: Predicted seconds. [P]
         measured: Measured seconds, nan where the run failed. [P]

@@ -31,7 +31,7 @@ class DistinctPlacements:
     """Placements of one problem, no two of them with the same devices.
 
     Attributes:
-        placers: Who made each placement. [P]
+        placers: The placer of each placement. [P]
         device: The device of each op by each placement. [n, P]
         step_time: Predicted seconds. [P]
     """

@@ -89,7 +89,7 @@ class PlacedGraph:
     Attributes:
         graph: The graph as it was captured, without groups.
         cluster: Name of a preset, or of the workers that it was measured on.
-        placers: Who made each placement. [P]
+        placers: The placer of each placement. [P]
         device: The device of each op by each placement. [n, P]
         step_time: Predicted seconds. [P]
         measured: Measured seconds, nan where there are none. [P]

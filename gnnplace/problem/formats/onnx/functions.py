@@ -23,7 +23,7 @@ class ExpandedCalls:
     """The nodes of a graph without calls of functions.
 
     Attributes:
-        nodes: In order.
+        nodes: The nodes in order.
         values: Sizes that functions say of the values in their bodies, by their new names.
     """
 

@@ -115,9 +115,9 @@ class OnnxNode:
     Attributes:
         kind: `op_type`.
         domain: Empty for ONNX's own.
-        overload: Of a function with several.
+        overload: The overload of a function that has several.
         label: Where it is in the file, as ops are called: "3", or "3.0" in function 3's body.
-        name: In the file, may be empty.
+        name: The name in the file, which may be empty.
         inputs: Names of values; empty where an optional one is left out.
         outputs: Names of values; empty where an optional one is left out.
         attributes: By name.
@@ -164,7 +164,7 @@ class Graph:
     """A graph or the body of a function.
 
     Attributes:
-        nodes: In order; producers come first.
+        nodes: The nodes in order; producers come first.
         inputs: Names.
         outputs: Names.
         weights: Initializers, dense and sparse, by name.

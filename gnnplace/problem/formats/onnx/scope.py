@@ -112,13 +112,13 @@ class Scope:
 
     Args:
         graph: A graph of the file.
-        functions: Of the file.
+        functions: The functions of the file.
         notes: Filled where something is not priced as the file says.
         outer: The scope around it, for the graph of an attribute.
         bound: Sizes of its inputs as the node around it gives them, by name.
 
     Attributes:
-        nodes: In order, without those that belong to their readers.
+        nodes: The nodes in order, without those that belong to their readers.
     """
 
     def __init__(
