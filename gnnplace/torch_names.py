@@ -165,7 +165,7 @@ def refuses_generator(error: BaseException) -> bool:
 
 
 class FunctionContext(BackwardCFunction):
-    """What `forward` of an autograd function keeps for its `backward`; subclasses add to it."""
+    """The context between an autograd function's passes. Subclasses add attributes."""
 
     # Torch's stub says that there is one of each.
     saved_tensors: tuple[torch.Tensor, ...]  # type: ignore[assignment]

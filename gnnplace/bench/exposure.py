@@ -40,7 +40,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class PlacerTraining:
-    """What is known of a placer's training.
+    """A placer's training, as far as it is known.
 
     Attributes:
         cards: Cards of all weights that it may ask; none for a placer without training.

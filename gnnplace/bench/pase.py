@@ -45,7 +45,7 @@ CONNECTED = ("linear", "addmm")
 
 @dataclass(eq=False)
 class WholeStep(CapturedProblem):
-    """All calls of a step over all devices.
+    """The calls of a step, over all devices.
 
     Attributes:
         source: What prices its calls.

@@ -28,7 +28,7 @@ PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
 
 
 class RowEntry(BaseModel):
-    """What every row of results says, whatever else it says."""
+    """The columns that every row of results has."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 

@@ -32,7 +32,7 @@ KEPT = "kept"  # folder of problems and placements
 
 @dataclass(frozen=True)
 class Where:
-    """Where cells run: in this process, unless something else is given.
+    """The place where cells run: by default, this process.
 
     Attributes:
         processes: Worker processes; 0 for none.
@@ -66,7 +66,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Override:
-    """What replaces a suite's own for one run; empty or None: as the suite says.
+    """Settings that replace a suite's own in one run. Empty or None: the suite's.
 
     Attributes:
         placers: Run instead of the suite's placers and constructions.

@@ -159,7 +159,7 @@ def write_submission(path: Path, rows: Sequence[Row]) -> None:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a submitter says of rows.
+    """A submitter's statement on the rows of a submission.
 
     Attributes:
         by: The author, and where a paper is.
@@ -381,7 +381,7 @@ def check_files(paths: Iterable[str | Path]) -> tuple[int, list[Coverage]]:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a suite the rows of one method with one budget cover.
+    """The part of a suite that the rows of one method with one budget cover.
 
     Attributes:
         placer: The method, with who submitted it.

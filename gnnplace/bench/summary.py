@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """What one suite's rows come to.
+    """The summary of one suite's rows.
 
     Attributes:
         name: The name of the suite, fit for a file's name.
@@ -176,7 +176,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class SummaryOptions:
-    """What a summary of rows counts and writes.
+    """Options of a summary: which rows count and what is written.
 
     Attributes:
         best_known: File of best known step times that count as well.

@@ -432,7 +432,7 @@ EQUAL = 1e-9  # relative: the best known itself, after a file
 
 @dataclass(frozen=True)
 class Profile:
-    """How far a placer is from the best known, problem by problem.
+    """A placer's ratios over the best known, problem by problem.
 
     Attributes:
         placer: Its name.

@@ -72,7 +72,7 @@ def from_args(
 
 
 class _Bytes:
-    """What reads bytes, as 16e9, "16GB" or "512MiB"; the help shows its ``repr``."""
+    """A parser of bytes, as 16e9, "16GB" or "512MiB". Its ``repr`` is shown by the help."""
 
     def __call__(self, text: str) -> float:
         """Return the bytes that a text says.

@@ -63,7 +63,7 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All tries, by relation."""
+    """The residuals of all tries, by relation."""
 
     parts: Mapping[str, tuple[Residuals, ...]]
 

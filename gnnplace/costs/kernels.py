@@ -38,7 +38,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """What kernels take on a kind of GPU, in half precision.
+    """Times of kernels on a kind of GPU, in half precision.
 
     Attributes:
         kind: The kind of the GPU, by its own name.

@@ -58,7 +58,7 @@ class Estimate:
 
 
 class Key(NamedTuple):
-    """What a series is of: a collective over ``servers`` of ``per_server`` GPUs."""
+    """The subject of a series: a collective over ``servers`` of ``per_server`` GPUs."""
 
     op: str
     servers: int

@@ -42,7 +42,7 @@ NAMED_SIZES = (2, 4, 8)
 
 @dataclass(frozen=True)
 class ServerNetwork:
-    """How the GPUs of a cluster reach one another.
+    """The links among the GPUs of a cluster of servers.
 
     Attributes:
         per_server: GPUs of a server.

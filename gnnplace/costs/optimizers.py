@@ -27,7 +27,7 @@ ADAMW_BYTES_MOVED = 28.0
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """What an optimizer keeps and moves for each parameter.
+    """The state and the memory traffic of an optimizer for each parameter.
 
     Attributes:
         moments: Numbers that it keeps, in the precision's type of moments.

@@ -330,7 +330,7 @@ BAR_NAME = re.compile(r"^(.*?)(?:[0-9]{1,3}%|[━╸╺█▉▊▋▌▍▎▏#
 
 @dataclass
 class ProgressBar:
-    """All states of one progress bar in a log.
+    """The states of one progress bar in a log.
 
     Attributes:
         name: What stands before it, without numbers.

@@ -56,7 +56,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class StepCondition:
-    """How a step differs from the planned one. Without arguments it is the planned one.
+    """A difference between a step and the planned one. By default, none.
 
     Attributes:
         offloads: Whether what the plan keeps on the host lies there; else it lies on the GPUs.

@@ -205,7 +205,7 @@ def _least_first(
 
 
 class Direction(StrEnum):
-    """Which ends of tensors an order lists first."""
+    """The ends of tensors that an order lists first."""
 
     PRODUCERS = "producers first"
     CONSUMERS = "consumers first"

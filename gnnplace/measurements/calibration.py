@@ -73,7 +73,7 @@ FEWEST_PARTS = 5
 
 @dataclass(frozen=True)
 class Calibration:
-    """What predictions are corrected by; the default corrects nothing.
+    """Corrections of predictions. The default corrects nothing.
 
     Attributes:
         op_overhead: Seconds an op of the problem takes more than profiled.
@@ -134,7 +134,7 @@ def read_calibration(path: str | Path) -> tuple[Calibration, float]:
 
 
 class Forward:
-    """Predicts one placement under many calibrations; compiled once."""
+    """A prediction of one placement under any calibration, compiled once."""
 
     def __init__(self, problem: Problem, placement: Placement) -> None:
         self._simulator = Simulator(problem)

@@ -41,7 +41,7 @@ class FidelityRow:
 
 @dataclass
 class Study:
-    """What was measured and what came out.
+    """The measurements of a study, and its results.
 
     Attributes:
         model: The model, as a command names it.
@@ -112,7 +112,7 @@ class OpResidual:
 
 @dataclass(frozen=True)
 class LinkResidual:
-    """All messages over one link.
+    """The error of predicted messages over one link.
 
     Attributes:
         source: The name of the device that sends.

@@ -14,7 +14,7 @@ from gnnplace.problem import Placement, Problem
 
 @dataclass(frozen=True)
 class Measured:
-    """What one placement came to.
+    """The measurement of one placement.
 
     Attributes:
         seconds: The seconds of a step; None if it failed.

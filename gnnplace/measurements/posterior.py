@@ -188,7 +188,7 @@ def _calibration(values: FloatArray) -> Calibration:
 
 
 class Posterior:
-    """What is believed of a problem's step times.
+    """The posterior of a problem's op times and step times.
 
     Args:
         problem: The problem as it was profiled.

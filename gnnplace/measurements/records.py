@@ -121,7 +121,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         status: "ok", "failed", or "interrupted" by the user, which says nothing of the placement;

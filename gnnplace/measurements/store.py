@@ -47,7 +47,7 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs; what is None or False does not matter.
+    """Conditions on runs. None and False set no condition.
 
     Attributes:
         model: Only runs of this model.

@@ -33,7 +33,7 @@ QUICK = "quick bounds alone, for want of time"
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a placer found.
+    """The result of a placer.
 
     Attributes:
         step_time: predicted seconds of the placement.

@@ -55,7 +55,7 @@ def still_open(
 
 
 class WaitingOps(NamedTuple):
-    """What ops still wait for; changed as ops are scheduled.
+    """The inputs that ops still wait for. Updated as ops are scheduled.
 
     Attributes:
         arrival: Seconds when all inputs that are made would be on each device. [n, D]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Speed(Enum):
-    """What a placer takes on a problem of a few hundred ops, without a budget."""
+    """Seconds of a placer on a problem of a few hundred ops, without a budget."""
 
     CONSTRUCTION = "milliseconds: builds one placement"
     SEARCH = "as long as the budget: improves a placement until the time is up"

@@ -63,7 +63,7 @@ MOST_AXES = 2
 
 @dataclass(frozen=True, eq=False)
 class ShardPlan(Plan):
-    """How every layer of a model is split over a mesh.
+    """A split of every layer of a model over a mesh.
 
     Attributes:
         split: The strategy with its tables; None where the plan was read from a file.

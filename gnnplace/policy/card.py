@@ -20,7 +20,7 @@ Digests = dict[str, str]
 
 
 class Exposure(Schema):
-    """What a network met in one part of its training.
+    """The graphs and clusters of one part of a network's training.
 
     Attributes:
         families: Families of graphs; random ones with ``RANDOM`` before their names.
@@ -79,7 +79,7 @@ class TrainingCard(Schema):
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What a problem is recognised by.
+    """The names by which a problem is recognised.
 
     Attributes:
         digest: The digest of the problem.

@@ -381,7 +381,7 @@ def _cuts(space: SearchSpace, until: float) -> Iterator[Found]:
 
 @dataclass(frozen=True, eq=False)
 class FirstChoice:
-    """What the policy chooses first, and what a search goes on with.
+    """The policy's first choice, and the state that a search continues from.
 
     Attributes:
         rollouts: the problem and the policy.

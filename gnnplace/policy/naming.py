@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Numbers(ast.NodeTransformer):
-    """Puts numbers in place of the names by which ``array`` is subscripted."""
+    """A transformer that replaces names by numbers where ``array`` is subscripted."""
 
     def __init__(self, array: str) -> None:
         self.array = array

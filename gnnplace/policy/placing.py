@@ -42,7 +42,7 @@ THROUGHPUT = "throughput"
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Which placer searches, and for how long.
+    """The placer, and its budget.
 
     Attributes:
         placer: One of ``placer_names()``, ``module:Class`` or ``path/to/file.py:Class``.

@@ -128,7 +128,7 @@ def searched_from(space: SearchSpace, start: Decoded) -> SearchState:
 
 
 class Anytime(Annealer):
-    """Searches one problem with one policy, from a start or from what it is offered.
+    """A search of one problem with one policy, from a start or from other placements.
 
     Attributes:
         state: where the search is, and the best so far.

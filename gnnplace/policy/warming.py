@@ -80,7 +80,7 @@ ROOMS = ("graph", "simulation", "placers", "policy")  # of kernels
 
 
 class WarmingScope(NamedTuple):
-    """What kernels are compiled for.
+    """The sorts of problems that kernels are compiled for.
 
     Attributes:
         large: Problems that are searched on narrow groups too.
@@ -302,7 +302,7 @@ def _telling(
 
 
 class _Teller(event.Listener):  # type: ignore[misc]
-    """Tells how many kernels are there, every now and then, when one is compiled."""
+    """A reporter of how many kernels are compiled."""
 
     def __init__(self, progress: Progress, number: int) -> None:
         self.progress = progress

@@ -33,7 +33,7 @@ ABOUT = (
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Where every op of a problem runs, and in which order on each device.
+    """The device of every op of a problem, and the order of ops on each device.
 
     Attributes:
         device: device of each op. [num_ops]

@@ -122,7 +122,7 @@ class Table(Generic[Item]):
 
 @dataclass(frozen=True)
 class Shown(Generic[Item]):
-    """What people see of a table.
+    """The part of a table that people see, as text.
 
     Attributes:
         headings: The headings of its columns.
@@ -156,7 +156,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a page alone can show: pictures, cards, a timeline.
+    """A part that only a page can show: pictures, cards, a timeline.
 
     Attributes:
         draw: Makes it, once a page is asked for.
@@ -172,7 +172,7 @@ TextTable: TypeAlias = Table[Sequence[str]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answers.
+    """The answer of a command.
 
     Attributes:
         title: The title of its page.

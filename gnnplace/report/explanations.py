@@ -122,7 +122,7 @@ def _path_table(explanation: Explanation) -> TextTable:
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """Where a device's seconds go in a step, and its bytes."""
+    """One device in a step: its seconds by cause, and its bytes."""
 
     device: str
     busy: float

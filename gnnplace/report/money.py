@@ -23,7 +23,7 @@ MOST_PRICE = 1e6
 
 @dataclass(frozen=True)
 class PlanCost:
-    """What a plan costs.
+    """The price of a plan.
 
     Attributes:
         step: USD of a step.

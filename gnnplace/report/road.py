@@ -40,7 +40,7 @@ Failure = tuple[str, GnnplaceError]
 
 @dataclass(frozen=True)
 class Walking:
-    """How the road is walked.
+    """The settings of a demo.
 
     Attributes:
         model: a model by its name.
@@ -69,7 +69,7 @@ class Walking:
 
 @dataclass(eq=False)
 class Road:
-    """What was found on the way.
+    """The results of a demo.
 
     Attributes:
         walking: how.

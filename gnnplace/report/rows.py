@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one placer on one problem; seconds and bytes.
+    """One placer's result on one problem, in seconds and bytes.
 
     Attributes:
         executed: step time of a run, None if it was not run.

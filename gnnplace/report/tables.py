@@ -120,7 +120,7 @@ def comparison_answer(
 
 @dataclass(frozen=True)
 class DeviceLoad:
-    """What a simulated step does with a device: ops, part of the time that it is busy, bytes."""
+    """One device in a simulated step: ops, share of the time that it is busy, bytes."""
 
     device: str
     kind: str

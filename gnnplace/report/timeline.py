@@ -47,7 +47,7 @@ class TransferSpan:
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """What the ops of a problem are called where they are shown.
+    """The labels of a problem's ops.
 
     Attributes:
         kinds: what kinds of ops there are.

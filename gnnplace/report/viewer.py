@@ -89,7 +89,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True, eq=False)
 class Waits:
-    """What holds each op of a step, m of them.
+    """The reasons why each op of a step starts when it does. m ops.
 
     Attributes:
         kind: DEVICE, ARRIVAL of a tensor, a COPY that its own device makes, NOTHING or UNKNOWN. [m]

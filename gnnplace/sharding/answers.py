@@ -51,7 +51,7 @@ GOALS = (TIME, MEMORY, FEWEST)
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """What a split is searched for.
+    """The settings of the search for a split.
 
     Attributes:
         devices: The number of devices to split over. None: 8, or that of a file of tables.
@@ -206,7 +206,7 @@ def fastest_split(
 
 @dataclass(frozen=True)
 class SplitGoal:
-    """What a split is to be best in: one of TensorOpt's three questions (arXiv 2004.10856).
+    """The goal of a split: one of TensorOpt's three questions (arXiv 2004.10856).
 
     Attributes:
         name: ``time``: least seconds a step; ``memory``: least bytes a device; ``gpus``: fewest

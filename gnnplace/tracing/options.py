@@ -11,7 +11,7 @@ from gnnplace.problem import Constraints, as_constraints, check_microbatches
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """How a model is captured and grouped; a placement is valid for the same options alone.
+    """Options of capture and grouping. A placement is valid for the same options alone.
 
     Attributes:
         optimizer: Its name, ``sgd`` or ``adamw``.

@@ -162,7 +162,7 @@ class ProblemSample:
 
 @dataclass(frozen=True)
 class ProblemDraws:
-    """What problems are drawn from; problem ``i`` is the same each time.
+    """A distribution of problems. Problem ``i`` is the same each time.
 
     What is not listed here is as the arguments of ``ProblemDataModule`` of that name.
 

@@ -86,7 +86,7 @@ HEAD = ("round", "predicted", "believed", "measured", "deviation", "stored", "er
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried.
+    """The numbers of samples, moves and variants to try.
 
     Attributes:
         samples: The number of samples of the policy's decisions, for each problem.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """How the model of a workbench is captured.
+    """Settings of the capture of a workbench's model.
 
     Attributes:
         microbatches: Micro-batches that the batch is cut into.
@@ -44,7 +44,7 @@ class CaptureSettings:
 
 @dataclass(frozen=True)
 class MeasurementSettings:
-    """How the placements of a workbench are measured.
+    """Settings of the measurements of a workbench.
 
     Attributes:
         mode: ``measured``, ``emulated`` or ``auto``.
@@ -68,7 +68,7 @@ class MeasurementSettings:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Where the measurements of a workbench are kept.
+    """Settings of the store of a workbench.
 
     Attributes:
         url: Where every run goes and earlier ones are found: a path or URL, ``none``, or None for
@@ -88,7 +88,7 @@ DEFAULT_STORE = StoreSettings()
 
 
 class Workbench(StepObjective):
-    """What measures placements of a model.
+    """A measuring environment for placements of a model.
 
     Args:
         model: A zoo name, ``hf:CONFIG`` or ``module:callable``.

@@ -26,7 +26,7 @@ Loss = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Workload:
-    """What there is to capture.
+    """A model, an example batch and a loss, ready for capture.
 
     Attributes:
         name: The name of the workload.

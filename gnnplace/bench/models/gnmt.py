@@ -14,7 +14,7 @@ from gnnplace.zoo import Workload, generator, word_loss
 
 
 class Encoder(nn.Module):
-    """Both ways, then upwards with residuals. [batch, source, width] -> the same."""
+    """A bidirectional layer, then layers with residuals. [batch, source, width] -> the same."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()

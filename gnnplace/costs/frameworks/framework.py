@@ -57,7 +57,7 @@ HIDDEN = (HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL)
 
 @dataclass(frozen=True)
 class Traits:
-    """What a framework does where a plan does not say, and which words it knows.
+    """A framework's defaults, and the words of a plan that it knows.
 
     Attributes:
         cut: How it cuts layers into stages, a rule of `plans.decoders.stages`.
@@ -182,7 +182,7 @@ PyTorch's FSDP had the attention of triton of 2023; for a newer one name `flash-
 
 
 class Tested(NamedTuple):
-    """How well a framework's prices were tested.
+    """The published runs that a framework's prices were tested on.
 
     Attributes:
         num_runs: Published runs whose step was predicted.
@@ -394,7 +394,7 @@ def replicas_share() -> float:
 
 @dataclass(frozen=True, eq=False)
 class Framework:
-    """What a framework makes of a step, on the devices of one cluster.
+    """A framework's prices of a step's parts, on the devices of one cluster.
 
     Attributes:
         name: The name of the framework.

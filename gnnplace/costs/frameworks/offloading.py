@@ -25,7 +25,7 @@ PATTERN = r"none|optimizer(\+parameters)?|activations:(1|0\.\d{1,3})"
 
 @dataclass(frozen=True)
 class Offloading:
-    """What leaves the GPU.
+    """The state and activations that leave the GPU.
 
     Attributes:
         optimizer: Whether the optimizer's state does.

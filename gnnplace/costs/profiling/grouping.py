@@ -180,7 +180,7 @@ INPUTS = "(inputs)"  # home of the model's inputs
 
 @dataclass(frozen=True)
 class Units:
-    """What may be on devices of its own.
+    """The ops that may be on devices of their own.
 
     Attributes:
         names: Qualified names of the units, in the order of capture; "" is the whole model.

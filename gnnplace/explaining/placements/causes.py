@@ -21,7 +21,7 @@ from gnnplace.simulation import Simulation
 
 @dataclass(frozen=True)
 class Cause:
-    """What holds an op until it starts.
+    """The reason why an op does not start earlier.
 
     Attributes:
         end: seconds at which it lets go.

@@ -180,7 +180,7 @@ def _without_rules(problem: Problem, constraints: Constraints) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What bounds a placement's step.
+    """An explanation of what bounds a placement's step.
 
     Attributes:
         problem: what was placed.

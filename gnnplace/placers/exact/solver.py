@@ -96,7 +96,7 @@ def solve(
 
 
 class _Ended:
-    """What a solve came to."""
+    """The outcome of a solve."""
 
     status: Any = None
     error: BaseException | None = None

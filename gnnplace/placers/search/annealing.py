@@ -86,7 +86,7 @@ WORTH = 50  # orders made for a move's devices that one better one must pay for
 
 
 class Habit(NamedTuple):
-    """How a cycle moves.
+    """The settings of a cycle's moves.
 
     Attributes:
         shifts: share of moves that shift an op in the order.
@@ -106,7 +106,7 @@ RENEWING = Habit(shifts=0.3, renewed=0.3, polished=False)
 
 
 class SearchState(NamedTuple):
-    """Where the search is; all arrays change in place.
+    """The state of the search. All arrays change in place.
 
     Attributes:
         unit_device: device of each unit. [U]

@@ -207,7 +207,7 @@ class Start(NamedTuple):
 
 
 class ChunkSearch:
-    """Searches one coarse problem, round by round.
+    """A search of one coarse problem, round by round.
 
     Args:
         space: the space of the coarse problem.

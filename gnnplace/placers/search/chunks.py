@@ -106,7 +106,7 @@ def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | N
 
 
 class Chunks(NamedTuple):
-    """Where the search is; all arrays change in place.
+    """The state of the search. All arrays change in place.
 
     Attributes:
         line: units of the line, in order. [S]

@@ -31,7 +31,7 @@ WINDOW = 60
 
 
 class Neighbourhood(NamedTuple):
-    """What moves look up: ops and neighbours of units, units by coordinate, allowed devices."""
+    """Tables for moves: ops and neighbours of units, units by coordinate, allowed devices."""
 
     op_offset: IntArray
     ops: IntArray

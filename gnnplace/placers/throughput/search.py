@@ -163,7 +163,7 @@ def propose(
 
 
 class AnnealingState(NamedTuple):
-    """Where an annealing is; changed by its moves.
+    """The state of an annealing, which its moves change.
 
     Attributes:
         order: The order of the units, for moves of runs. [U]

@@ -263,7 +263,7 @@ def recurrence(cost: FloatArray, counts: IntArray, strides: LongArray) -> FloatA
 
 
 class SplitTable(NamedTuple):
-    """What a split into stages is searched by.
+    """Tables for the search of a split into stages.
 
     Attributes:
         order: Units in their topological order. [U]

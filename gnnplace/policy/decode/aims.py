@@ -60,7 +60,7 @@ MOST_EVERY = 8  # with micro-batches, every number of devices up to this
 
 @dataclass(frozen=True)
 class Aim:
-    """What a decode aims at.
+    """The aim of a decode: order, number of devices, rounds, and leaning.
 
     Attributes:
         order: the order of the walk.

@@ -42,7 +42,7 @@ READY, WAIT, MOVE, EXTRA, SENDING = range(5)
 
 
 class Booked(NamedTuple):
-    """What is booked of devices and links so far.
+    """The time that is booked of devices and links so far.
 
     Attributes:
         finish: seconds at which each op finishes, -1 not walked. [m]
@@ -61,7 +61,7 @@ class Booked(NamedTuple):
 
 
 class DecisionRoom(NamedTuple):
-    """Where one decision is looked at; changed by each.
+    """Buffers for one decision, which each decision overwrites.
 
     Attributes:
         allowed: The candidates. [D]
@@ -75,7 +75,7 @@ class DecisionRoom(NamedTuple):
 
 
 class DecisionRecord(NamedTuple):
-    """What is recorded of each decision, by its number; no rows where nothing is.
+    """The record of each decision, by its number. No rows if nothing is recorded.
 
     Attributes:
         features: Features of the candidates. [U, D, F]
@@ -113,7 +113,7 @@ class PartialSchedule(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """What a decode aims at.
+    """The aim of a decode in the form that kernels take.
 
     Attributes:
         limit: number of devices, 1..D.

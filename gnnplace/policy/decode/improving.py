@@ -213,7 +213,7 @@ def improve(
 
 @dataclass(frozen=True)
 class Improvement:
-    """How placements are improved.
+    """Settings of the improvement of placements.
 
     Attributes:
         walks: Improvement walks at most; they end with the first that is no better.

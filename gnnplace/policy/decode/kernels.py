@@ -307,7 +307,7 @@ def greatest_score(
 
 
 class Decoding(NamedTuple):
-    """How one decode goes.
+    """Settings of one decode.
 
     Attributes:
         order: Visited ops in the order of the walk. [m]

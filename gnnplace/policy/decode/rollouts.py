@@ -45,7 +45,7 @@ MOST_AIMS = 12  # of the first choice, as they are listed
 
 @dataclass(frozen=True, eq=False)
 class Walked:
-    """What one decode decides.
+    """The decisions of one decode.
 
     Attributes:
         unit_device: device of each unit. [U]
@@ -81,7 +81,7 @@ SCORE = attrgetter("score")  # of a decode, to rank by
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What the decoder saw at each decision of one decode, for learning. S decisions.
+    """The decoder's features at each decision of one decode, for learning. S decisions.
 
     Attributes:
         features: the features of each candidate. [S, D, F]
@@ -108,7 +108,7 @@ def weight_array(weights: Tensor | SingleArray) -> SingleArray:
 
 
 class Rollouts:
-    """Decodes one problem with one policy.
+    """A decoder of one problem with one policy.
 
     Args:
         space: the problem with its simulator and its units.

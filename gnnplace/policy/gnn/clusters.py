@@ -208,7 +208,7 @@ NUM_CANDIDATE = len(CANDIDATE)
 
 
 class HeldClusters(NamedTuple):
-    """What is decided of N clusters.
+    """The decisions on N clusters so far.
 
     Attributes:
         work: seconds of each cluster on each device. [N, D]

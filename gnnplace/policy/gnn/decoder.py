@@ -30,7 +30,7 @@ LIMIT = ("one over the number", "the number, of all devices", "log of the number
 
 
 class Decoder(nn.Module):
-    """Scores candidate devices; H hidden, K entries of a device's memory.
+    """A network that scores candidate devices. H hidden, K entries of a device's memory.
 
     Args:
         state: size of the encoder's states.
@@ -99,7 +99,7 @@ class Decoder(nn.Module):
 
 
 class DeviceCount(nn.Module):
-    """Scores numbers of devices.
+    """A network that scores numbers of devices.
 
     Args:
         state: size of the encoder's states.

@@ -175,7 +175,7 @@ class MessageLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeds every visited op of a batch of graphs.
+    """A network that embeds every visited op of a batch of graphs.
 
     Args:
         inputs: number of features of an op, the graph's own included.

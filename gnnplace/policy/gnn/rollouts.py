@@ -75,7 +75,7 @@ def shared_noise(
 
 
 class Drawn(NamedTuple):
-    """Decodes of one problem.
+    """The results of decodes of one problem.
 
     Attributes:
         unit_device: device of each unit. [B, U]
@@ -90,7 +90,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SeenDecodes:
-    """What the network saw in B decodes of one problem; S decisions each.
+    """The network's features in B decodes of one problem. S decisions each.
 
     Attributes:
         features: the features of each candidate. [B, S, D, F]

@@ -54,7 +54,7 @@ def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
 
 
 class RefiningPasses:
-    """Refines placements of one problem.
+    """Passes that refine placements of one problem.
 
     Args:
         rollouts: the problem and the policy.

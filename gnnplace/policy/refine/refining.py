@@ -277,7 +277,7 @@ NUM_REFINING = len(REFINING)
 
 
 class Refiner(NamedTuple):
-    """What decides the devices of a pass.
+    """The policy that decides the devices of a pass.
 
     Attributes:
         weights: The weight of each feature. [F]

@@ -36,7 +36,7 @@ SOFT = 0.02  # slack, of the step time, in which criticality falls by e
 
 
 class RefiningUnits(NamedTuple):
-    """What a pass looks up of units; U units, D devices.
+    """Tables of units for a pass. U units, D devices.
 
     Attributes:
         allowed: devices of each unit. [U, D]
@@ -66,7 +66,7 @@ class RefiningUnits(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What all passes over a problem share.
+    """Tables that all passes over a problem share.
 
     Attributes:
         c: the problem as the simulator has it.
@@ -98,7 +98,7 @@ class Placed(NamedTuple):
 
 
 class Previous(NamedTuple):
-    """What a pass knows of the previous placement, in its direction.
+    """The previous placement, in the direction of a pass.
 
     Attributes:
         device: the device of each unit. [U]

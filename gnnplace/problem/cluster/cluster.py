@@ -90,7 +90,7 @@ class Device(Schema):
 
 
 class LinkCosts(Schema):
-    """What a transfer costs: ``latency`` in seconds, ``bandwidth`` in bytes per second.
+    """The costs of a transfer: ``latency`` in seconds, ``bandwidth`` in bytes per second.
 
     Links that name the same ``channel`` share it; one that names several holds them all at once.
     ``sender_busy``, ``send_overhead`` and ``receive_overhead`` (seconds a message) say what a
@@ -174,7 +174,7 @@ MOST_DEVICES = 16384
 
 
 class LinkRule(Protocol):
-    """What says the link from any device to any other."""
+    """The interface of a rule for the link from any device to any other."""
 
     @property
     def num_devices(self) -> int:

@@ -26,7 +26,7 @@ FLOAT32 = "float32"
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a device of a kind has and can do at most.
+    """The memory and the peak rates of a kind of device.
 
     Attributes:
         product: The variant that the figures are of.

@@ -72,7 +72,7 @@ TYPES = {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16
 
 @dataclass(frozen=True)
 class Wire:
-    """What joins devices.
+    """A connection between devices.
 
     Attributes:
         bandwidth: Bytes a second of a message.
@@ -269,14 +269,14 @@ def _wire(row: Mapping[str, Any] | str, own_fabric: str) -> Wire:
 
 
 class WireEntry(Schema):
-    """What joins the GPUs of a server in a file."""
+    """The connection among the GPUs of a server, in a file."""
 
     bandwidth: Rate
     latency: Seconds = LATENCY
 
 
 class NetworkEntry(WireEntry):
-    """What joins servers in a file: `bandwidth` is the raw rate of a GPU's or a server's card."""
+    """The network of servers, in a file. `bandwidth` is the raw rate of a card."""
 
     per: Literal["gpu", "server"] = "gpu"
 

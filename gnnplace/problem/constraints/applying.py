@@ -315,7 +315,7 @@ NEAR, LIKENESS = 3, 0.5  # names that an error shows, and how alike they are at 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """What a pattern matches.
+    """The modules and ops that a pattern matches.
 
     Attributes:
         what: the constraint in words, such as "pin encoder.*=gpu:0".

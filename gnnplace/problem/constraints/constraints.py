@@ -47,7 +47,7 @@ class ConstraintRule:
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a user asks of an answer.
+    """A user's conditions on an answer.
 
     Attributes:
         pin: modules that are on one of some devices.

@@ -70,7 +70,7 @@ class GraphNode(_ProtobufMessage):
 
 
 class GraphDef(_ProtobufMessage):
-    """All ops."""
+    """The ops of a graph."""
 
     node: Annotated[list[GraphNode], Field(min_length=1)]
 
@@ -82,7 +82,7 @@ class MetaGraph(_ProtobufMessage):
 
 
 class AllocationDescription(_ProtobufMessage):
-    """What was allocated for an output."""
+    """The allocation for an output."""
 
     requested_bytes: NonNegative = 0.0
 
@@ -109,14 +109,14 @@ class NodeStats(_ProtobufMessage):
 
 
 class DeviceStats(_ProtobufMessage):
-    """What was measured on a device."""
+    """The measurements of a device."""
 
     device: str
     node_stats: list[NodeStats] = []
 
 
 class StepStats(_ProtobufMessage):
-    """What was measured in a step."""
+    """The measurements of a step."""
 
     dev_stats: list[DeviceStats] = []
 
@@ -128,7 +128,7 @@ class OpMemory(_ProtobufMessage):
 
 
 class OpPerformance(_ProtobufMessage):
-    """What TensorFlow's cost model says of an op."""
+    """An op's costs by TensorFlow's cost model."""
 
     node: str
     op_memory: OpMemory = OpMemory()

@@ -12,7 +12,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one tensor is off.
+    """The difference between one tensor and its reference.
 
     Attributes:
         name: What it is, such as "gradient of features.0.weight".

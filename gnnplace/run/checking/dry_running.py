@@ -82,7 +82,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a walk under claimed devices found.
+    """The findings of a dry run under claimed devices.
 
     Attributes:
         devices: Claimed, and used by the placement.
@@ -196,7 +196,7 @@ def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
 
 
 class _Mail:
-    """How messages lie that have been sent; the baton of whoever runs."""
+    """Layouts of messages that were sent, and the turn of the one worker that runs."""
 
     def __init__(self) -> None:
         self.baton = threading.Condition()

@@ -50,7 +50,7 @@ FEWEST_PLACEMENTS = 5
 
 @dataclass(frozen=True)
 class FidelityOptions:
-    """How a study measures.
+    """Options of a study.
 
     Attributes:
         placements: how many differing placements are measured.

@@ -14,7 +14,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """How workers run a placement.
+    """Options of a run on workers.
 
     Attributes:
         steps: Steps that are timed; parameters go on from step to step.
@@ -46,7 +46,7 @@ class ExecutionOptions:
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Where measured steps are kept, and what they are called there.
+    """The store of measured steps, and their label in it.
 
     Attributes:
         store: The store; None: nothing is kept.

@@ -145,7 +145,7 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)
 class ExecutionPlan:
-    """What every device does in a step.
+    """The work of every device in a step.
 
     Attributes:
         program: The captured program.

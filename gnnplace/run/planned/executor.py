@@ -47,7 +47,7 @@ class _Arriving:
 
 @dataclass(eq=False)
 class _SavedPass:
-    """What a forward pass leaves for its backward pass."""
+    """The state that a forward pass leaves for its backward pass."""
 
     leaves: Tensors
     outputs: Tensors

@@ -199,7 +199,7 @@ def add_up(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
 
 @dataclass(eq=False)
 class Parameters:
-    """All parameters on this process.
+    """The parameters on this process.
 
     Attributes:
         seat: the place of the process in the plan.

@@ -22,7 +22,7 @@ from gnnplace.sharding import set_mesh_group
 
 @dataclass(frozen=True, eq=False)
 class Seats:
-    """All processes of a plan.
+    """The processes of a plan.
 
     Attributes:
         replicas: Number of replicas of every rank, r.

@@ -71,7 +71,7 @@ Gradients = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Trial:
-    """What one process found; differences and losses of one device stand in the first's.
+    """The results of one process. Only the first has differences and one device's losses.
 
     Attributes:
         tensors: compared: the loss and the gradients.

@@ -56,7 +56,7 @@ def add_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
 
 
 class _ProductContext(FunctionContext):
-    """What a product keeps for its backward pass.
+    """The state that a product keeps for its backward pass.
 
     Attributes:
         part: The packed operand; None if it is kept as it is.

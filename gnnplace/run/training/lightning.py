@@ -64,7 +64,7 @@ LOST = (
 
 @dataclass(frozen=True)
 class Logged:
-    """What `training_step` logs, and what of it is lost.
+    """The values that `training_step` logs, and which of them are lost.
 
     Attributes:
         loss: Options of `log` by the names under which the loss is logged.

@@ -23,7 +23,7 @@ NUMBERS = (int, float)
 
 @dataclass(frozen=True)
 class StateLayout:
-    """How the state of a parameter lies in tensors.
+    """The layout of a parameter's optimizer state in tensors.
 
     Attributes:
         spec: The structure of the state.

@@ -38,7 +38,7 @@ PARAMETER = "update."
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Where the gradient of one parameter lies.
+    """The place of one parameter's gradient.
 
     Attributes:
         sets: A tensor for each set, as the parameter is.
@@ -210,7 +210,7 @@ def with_backward(loss: torch.Tensor, handover: GradientHandover) -> torch.Tenso
 
 
 class _HandOverContext(FunctionContext):
-    """What the loss keeps for its backward pass.
+    """The state that the loss keeps for its backward pass.
 
     Attributes:
         anchor: The node that runs only if gradients of parameters are accumulated; None where the

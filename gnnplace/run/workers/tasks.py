@@ -53,7 +53,7 @@ LOOKS = 100
 
 @dataclass(frozen=True)
 class Task:
-    """What one worker does.
+    """The work of one worker.
 
     Attributes:
         name: The name of the worker, for messages.
@@ -71,7 +71,7 @@ class WorkerFailure(Exception):
 
 
 class Reply(NamedTuple):
-    """What a worker sends: a result, or in one line why there is none, and when."""
+    """A worker's message: a result, or one line why there is none, and the time."""
 
     failed: bool
     content: Any

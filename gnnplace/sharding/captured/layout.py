@@ -23,7 +23,7 @@ Configuration = tuple[str | None, ...]
 
 
 class Place(NamedTuple):
-    """What one dimension of the mesh does with a tensor.
+    """The effect of one dimension of the mesh on a tensor.
 
     Attributes:
         axis: The axis that it cuts. Negative for ``REPLICATED`` and ``PARTIAL``.
@@ -75,7 +75,7 @@ class SplitValue:
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides an operation's costs; equal ones share tables.
+    """The properties that decide an operation's costs. Equal ones share tables.
 
     A label ``out|3`` means that the axis has three groups, each of which ``out`` cuts: such as
     queries, keys and values side by side, of which each device gets the same heads. An axis may

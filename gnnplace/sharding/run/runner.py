@@ -26,7 +26,7 @@ from gnnplace.tracing import CallGraph, CallRef, LayerCall, Rule, Share
 
 @dataclass(frozen=True, eq=False)
 class DeviceShare:
-    """What one device knows about its part of a call; see ``tracing.rules.rule.Share``."""
+    """One device's part of a call; see ``tracing.rules.rule.Share``."""
 
     mesh: DeviceMesh
     configuration: Configuration

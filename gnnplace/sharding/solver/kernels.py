@@ -46,7 +46,7 @@ class Children(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Where new points may be.
+    """The ranges that new points may lie in.
 
     Attributes:
         outside: least weighted costs of all the rest. [cells, W]
@@ -60,7 +60,7 @@ class Reach(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a step may take and lose.
+    """The work that a step of the search may take, and the error that it may make.
 
     Attributes:
         slack: differences of time and memory that are only rounding.

@@ -28,7 +28,7 @@ ROUNDING = 1e-12  # Of the sum of all tables' largest numbers: what rounding may
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """What message passing has found.
+    """The results of message passing.
 
     Attributes:
         configuration: the best strategy met. [N]

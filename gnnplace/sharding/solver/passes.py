@@ -61,7 +61,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Inputs:
-    """What comes into a step.
+    """The tables that one step of the elimination adds up.
 
     Attributes:
         axes: nodes of the sum of ``parts``: those of the step's table, without ``partner``, then

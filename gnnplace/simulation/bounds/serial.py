@@ -80,7 +80,7 @@ class Inputs(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is known of the ancestors of one op; of those whose ``turn`` is that of the op.
+    """Working arrays on one op's ancestors: groups count whose ``turn`` is that of the op.
 
     Attributes:
         turn: the number of the search that has last seen each group. [G]

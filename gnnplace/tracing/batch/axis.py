@@ -81,7 +81,7 @@ TRIES = 20  # changes of one op's operands; each has a few operands
 
 @dataclass
 class Flow:
-    """How the batch went through a step.
+    """The path of the batch through a step.
 
     Attributes:
         loss: State of the loss, after the repairs: a sum with scale 1/M, or what failed.
@@ -137,7 +137,7 @@ def follow(
 
 @dataclass(frozen=True)
 class _Mode:
-    """What `follow` may assume; its arguments say more."""
+    """Assumptions that `follow` may make; see its arguments."""
 
     outputs: bool
     assume: bool

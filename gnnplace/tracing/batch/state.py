@@ -39,7 +39,7 @@ UNRULED = "there is no rule for it"
 
 @dataclass(frozen=True)
 class State:
-    """How a value of the whole batch follows from those of its shares.
+    """The relation between a value of the whole batch and those of its shares.
 
     Attributes:
         kind: One of the states above.

@@ -113,7 +113,7 @@ def ctc_loss(
 
 
 class _Result(NamedTuple):
-    """What torch's forward pass makes, and what it is called with.
+    """The results of torch's forward pass, and its arguments.
 
     Attributes:
         losses: Losses of each example. [N]
@@ -207,7 +207,7 @@ def _(
 
 
 class _Context(Protocol):
-    """What torch keeps between the passes of a call."""
+    """The state that torch keeps between the passes of a call."""
 
     saved_tensors: tuple[Tensor | None, ...]
     options: tuple[int, bool]

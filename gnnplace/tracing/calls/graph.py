@@ -117,7 +117,7 @@ Runner = Callable[[LayerCall, tuple[Any, ...], dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class CallGraph:
-    """All calls that the outputs need.
+    """The calls that the outputs need.
 
     Attributes:
         name: The name of the model.

@@ -383,7 +383,7 @@ def _(
 
 
 class _ExpertsContext(FunctionContext):
-    """What the op keeps for its backward pass.
+    """The state that the op keeps for its backward pass.
 
     Attributes:
         act: Name of the activation, as in `GATES`.

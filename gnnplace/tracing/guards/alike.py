@@ -118,7 +118,7 @@ class StandIn:
 
 
 class _LayerContext(FunctionContext):
-    """What a layer keeps for its backward pass.
+    """The state that a layer keeps for its backward pass.
 
     Attributes:
         read: The tensors that it read.

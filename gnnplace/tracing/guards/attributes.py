@@ -90,7 +90,7 @@ class SetNames:
 
 
 class Attributes:
-    """All plain attributes of a module and its submodules, and what their code keeps elsewhere.
+    """The plain attributes of a module and its submodules, and of objects that their code keeps.
 
     Args:
         root: The module whose attributes are kept.

@@ -198,7 +198,7 @@ def _entries(
 
 
 class _Snapshot(NamedTuple):
-    """All that is compared, as lists, so that two snapshots are compared in C.
+    """The values that are compared, as lists, so that two snapshots are compared in C.
 
     Attributes:
         tables: whether an empty table of a module was filled, and objects in the others.

@@ -14,7 +14,7 @@ from gnnplace.tracing.program import operations
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How parameters change after a step.
+    """The update of parameters after a step.
 
     Attributes:
         name: "sgd", "adam" or "adamw", or the class of an optimizer that runs its own step.

@@ -11,7 +11,7 @@ Axes = tuple[str | None, ...]
 
 
 class Exchanged(NamedTuple):
-    """What the parts of a label exchange while they compute, forward and as much backward.
+    """The exchange among parts of a label in the forward pass. The backward pass has as much.
 
     Attributes:
         elements: in a sum over parts, elements of each part; where rows are sent, those of all

@@ -113,7 +113,7 @@ def log_sum_exp(
 
 
 class _LossContext(FunctionContext):
-    """What `_ShareOfClasses` keeps for its backward pass.
+    """The state that `_ShareOfClasses` keeps for its backward pass.
 
     Attributes:
         is_smooth: Whether there is label smoothing.
@@ -203,7 +203,7 @@ class _ShareOfClasses(torch.autograd.Function):
 
 
 class _LogSumContext(FunctionContext):
-    """What `_ShareOfLogSum` keeps for its backward pass: the axis of the sum."""
+    """The axis of the sum, which `_ShareOfLogSum` keeps for its backward pass."""
 
     axis: int
 

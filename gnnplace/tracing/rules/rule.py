@@ -92,7 +92,7 @@ Runner = Callable[[LayerCall, Operands, Keywords, Share], Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """How a call can be split.
+    """The ways in which a call can be split.
 
     Attributes:
         kind: The kind in words: "linear", "attention", "elementwise", "shape", …

@@ -173,7 +173,7 @@ def shipped_store() -> CapturedStore:
 
 @dataclass(frozen=True)
 class CapturedDraws:
-    """What problems of a captured graph are drawn from.
+    """The distribution of problems of a captured graph.
 
     Attributes:
         groups: Least and most groups; None: the graph as captured.
@@ -242,7 +242,7 @@ def captured_problem(
 
 @dataclass(frozen=True)
 class Draw:
-    """What was drawn for a problem.
+    """The draws for one problem.
 
     Attributes:
         devices: The number of devices.

@@ -71,7 +71,7 @@ CONTEXT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DataSetCard:
-    """What a description says of a data set beside its files.
+    """The description of a data set, without its files.
 
     Attributes:
         name: The name of the data set.

@@ -95,7 +95,7 @@ class PairRow(Schema):
 
 @dataclass(frozen=True, eq=False)
 class MeasuredProfile:
-    """What the ops of a graph take on the machine that its placements were measured on.
+    """Op times of a graph on the machine that its placements were measured on.
 
     Attributes:
         time: Seconds of each op. [n]

@@ -285,7 +285,7 @@ FAMILIES: dict[str, Callable[[Generator, int], Sketch]] = {
 
 @dataclass(frozen=True)
 class RandomDraws:
-    """What random problems are drawn from.
+    """The distribution of random problems.
 
     Attributes:
         ops: Least and most ops before micro-batches; the most is met roughly.

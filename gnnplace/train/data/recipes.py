@@ -114,7 +114,7 @@ FAMILIES: Mapping[str, Callable[[Random], Sizes]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a dataset is made of.
+    """The contents of a dataset.
 
     Attributes:
         name: The name of the dataset and its folder.

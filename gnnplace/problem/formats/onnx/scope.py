@@ -64,7 +64,7 @@ MISSING = (
 
 @dataclass
 class Notes:
-    """What the reader could not price as the file says it, for one line each.
+    """Lines on what the reader could not price as the file says it.
 
     Attributes:
         uncounted: Operators whose operations are not known, with how often they are called.
