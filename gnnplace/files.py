@@ -319,9 +319,8 @@ def json_of(text: str, path: str | Path) -> object:
         raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
     except (InputError, ValueError) as error:
         if isinstance(error, InputError) and len(text) <= YAML:
-            with suppress(
-                yaml.YAMLError, RecursionError
-            ):  # JSON is YAML, whose parser has lines
+            # JSON is YAML, and YAML's parser knows lines.
+            with suppress(yaml.YAMLError, RecursionError):
                 check_yaml_events(yaml.parse(text, Loader=yaml.CSafeLoader), path)
         raise FormatError(f"{path}: {error}") from None
 

@@ -52,9 +52,10 @@ def let_interrupts() -> None:
 def exit_text(code: int | None) -> str:
     """Return how a process ended that nobody asked to end, its signal by name."""
     if code is not None and code < 0:
+        # Of real-time signals only two have names.
         named = {
             int(signal_number): signal_number.name for signal_number in signal.Signals
-        }  # of real-time ones only two
+        }
         return f"was killed by {named.get(-code, f'signal {-code}')}"
     return f"ended early with exit code {code}"
 

@@ -29,9 +29,8 @@ from gnnplace.policy import (
 )
 from gnnplace.train import listed
 
-BLOCKS = Path(__file__).with_name(
-    "blocks.json"
-)  # written by ``benchmarks/structure.py``
+# Written by ``benchmarks/structure.py``.
+BLOCKS = Path(__file__).with_name("blocks.json")
 WITH_POLICY = ("learned", "best")  # both ask the graph network on large problems, too
 WITH_NETWORK = "gnn"
 UNDECLARED = "undeclared"

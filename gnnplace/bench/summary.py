@@ -162,10 +162,8 @@ def _steps(profile: Profile) -> Series:
 Row = Mapping[str, Any]
 Best = Mapping[ProblemId, BestKnown]
 WIDEST = 10
-HELD_OUT = {
-    "seen": "held-out",
-    "seen_block": "new-structure",
-}  # parts of a suite by column
+# Parts of a suite by column.
+HELD_OUT = {"seen": "held-out", "seen_block": "new-structure"}
 NOTE = (
     "Over best known: geometric mean of step times. Gap closed: (portfolio - placer) / "
     "(portfolio - best known), mean, and pooled over logarithms, where portfolio and best known "

@@ -95,9 +95,8 @@ class CellWorker:
             self._start()
         assert self.process is not None
         assert self.process.stdin is not None
-        with suppress(
-            OSError
-        ):  # a worker that is gone gives no answer, which is noticed
+        # A worker that has died gives no answer, which the caller notices.
+        with suppress(OSError):
             self.process.stdin.write(text + "\n")
             self.process.stdin.flush()
 

@@ -304,10 +304,8 @@ class _State:
 
     shown = True
     bar: Bar | None = None
-    counted = (
-        "",
-        0.0,
-    )  # the last line that counts, without its count, and when it was printed
+    # The last line with a count, without its count, and the time when it was printed.
+    counted = ("", 0.0)
 
 
 def show_progress(shown: bool) -> None:

@@ -20,11 +20,8 @@ AGAIN = (
     0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
 )
 MOST_WAITS = 100  # an interrupt that has waited so often is raised wherever it is
-QUEUE, PUT, CALLERS = (
-    "/queue.py",
-    "put",
-    4,
-)  # frames at most from an interrupt up to ``Queue.put``
+# The most frames between an interrupt and ``Queue.put``.
+QUEUE, PUT, CALLERS = ("/queue.py", "put", 4)
 GLUE = ("numba/core/serialize.py", "numba/core/typing/typeof.py")
 _state = {"interrupted": False}
 _waits = [0]

@@ -25,9 +25,8 @@ from gnnplace.cli import interrupts
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.foreign import missing_extra
 
-if (
-    TYPE_CHECKING
-):  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
+# Imported when a command is parsed, so that Ctrl-C meanwhile is one line as well.
+if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
 ROWS = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
@@ -196,9 +195,8 @@ def _run(arguments: list[str]) -> int:
 
     show_progress("--quiet" not in options)
     if "--quiet" in options:
-        os.environ.setdefault(
-            "TRANSFORMERS_VERBOSITY", "error"
-        )  # it warns of configurations
+        # It warns of configurations.
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     options = [argument for argument in options if argument != "--quiet"]
     if name == "train":
         from gnnplace.cli.train import run as train

@@ -135,9 +135,8 @@ def run(args: Namespace) -> int:
     gnnplace.check_budget(args.budget)
     constraints = constraints_of(args)
     placer_settings = placer_options(args)
-    gnnplace.placer_for(
-        args.objective, args.placer, **placer_settings
-    )  # a wrong option shows before the work
+    # A wrong option is reported before the work.
+    gnnplace.placer_for(args.objective, args.placer, **placer_settings)
     calibrated = correction(args.calibration)
 
     def correct(profiled: Problem) -> Problem:

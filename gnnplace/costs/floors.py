@@ -75,9 +75,8 @@ def with_floor(
         return kernel
     busy = np.where(view, 0.0, kernel + floor.gap)
     host = np.where(view, floor.view, np.where(backward, floor.backward, floor.forward))
-    waited = np.maximum(
-        np.diff(_done(busy, host), prepend=0.0) - busy, 0.0
-    )  # but for rounding
+    # Up to rounding.
+    waited = np.maximum(np.diff(_done(busy, host), prepend=0.0) - busy, 0.0)
     count = int(layer.max()) + 1
     of_layer = np.bincount(layer, host, count)[layer]
     share = np.divide(host, of_layer, out=np.zeros_like(host), where=of_layer > 0)

@@ -125,9 +125,8 @@ class CapturedStep(ExplainedStep):
 
     def price(self, condition: StepCondition = PLANNED) -> Priced:
         """Return the priced draft of the plan under a condition; see `ExplainedStep`."""
-        condition = replace(
-            condition, offloads=True
-        )  # a captured model offloads nothing
+        # A captured model offloads nothing.
+        condition = replace(condition, offloads=True)
         if condition == PLANNED:
             return self.planned
         if condition not in self._priced:

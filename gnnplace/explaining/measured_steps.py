@@ -400,9 +400,8 @@ def collect_bars(lines: Sequence[str]) -> list[ProgressBar]:
             continue
         name = BAR_NAME.match(state)
         all_counts = list(BAR_COUNTS.finditer(state, 0, rate.start()))
-        counts = (
-            all_counts[-1] if all_counts else None
-        )  # the last one stands next to the rate
+        # The last unit stands next to the rate.
+        counts = all_counts[-1] if all_counts else None
         label = re.sub(r"[0-9]+", "", name[1] if name else "").strip()
         key = (label, int(counts[2]) if counts else None)
         is_complete = counts is not None and counts[1] == counts[2]

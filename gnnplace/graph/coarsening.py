@@ -32,9 +32,8 @@ from gnnplace.graph.computation_graph import ComputationGraph
 ROUNDS = 24
 FIRST_CAP = 0.25  # of the mean cost of a wished group
 RIDERS = 1.3  # of its costliest op's cost: a group of one costly op and light ones
-UNITING = (
-    1 / 64
-)  # of the cap: the most loss at which two units are united; tuned on the zoo
+# The largest loss, relative to the cap, at which two units are united; tuned on the zoo.
+UNITING = 1 / 64
 UNIT_GROUPS = 4.0  # a unit should be worth so many groups: forward, backward, update
 FAR = 0.05  # weight of a delay in another phase; tuned on the zoo
 WINDOW = 4096  # positions between two groups beyond which a merge is not tried

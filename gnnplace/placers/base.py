@@ -137,9 +137,8 @@ class Placer(ABC):
             raise UnsupportedError(f"placer {self.name!r}: {reason}")
         space = space or SearchSpace(problem)
         space.check_possible()
-        searching = max(
-            budget / 2, budget - FINISHING * problem.num_ops
-        )  # the rest is for the end
+        # The remaining time is for the end.
+        searching = max(budget / 2, budget - FINISHING * problem.num_ops)
         if budget > 0:
             deadline = begin + searching
         else:

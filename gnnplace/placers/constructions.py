@@ -28,10 +28,8 @@ from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, expired, now
 
-REPAIRED, REPAIRING = (
-    8,
-    150_000,
-)  # placements, and ops simulated for each, where there is a budget
+# The number of placements, and of ops simulated for each, if there is a budget.
+REPAIRED, REPAIRING = (8, 150_000)
 WHOLE = (
     1_000  # ops above which the whole variants are left out, where there is a budget
 )

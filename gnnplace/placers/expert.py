@@ -32,9 +32,8 @@ from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 
 SIDES = (("encoder",), ("decoder",))
-DIGITS = re.compile(
-    r"(_\d+)?(#\d+)?$"
-)  # of a captured node's name, and of its micro-batch
+# The suffixes of a captured node's name and of its micro-batch.
+DIGITS = re.compile(r"(_\d+)?(#\d+)?$")
 SMALL_TOWER = 0.05  # A tower with less of the work than this is glue, not a tower.
 
 

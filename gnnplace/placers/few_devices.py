@@ -119,9 +119,8 @@ def on_subcluster(problem: Problem, devices: Devices) -> Problem:
     if len(devices) == problem.num_devices:
         return problem
     columns = list(devices)
-    place = np.full(
-        problem.num_devices + 1, -1, dtype=np.int32
-    )  # the last for ops without a pin
+    # The last entry is for ops without a pin.
+    place = np.full(problem.num_devices + 1, -1, dtype=np.int32)
     place[columns] = np.arange(len(columns))
     if problem.forbid is None:
         forbid = None

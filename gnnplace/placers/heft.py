@@ -116,9 +116,8 @@ def heft_kernel(
     # it arrives.
     sends_once = contention or costly
     arrival = full_table(len(compiled.size) if sends_once else 0, num_devices, np.inf)
-    tried = zero_floats(
-        links.num_channels
-    )  # As ``channel_free`` but while a device is tried.
+    # Like ``channel_free``, but while a device is tried.
+    tried = zero_floats(links.num_channels)
     sent = zero_floats(n if links.sends_cost else 0)
     for k in range(n):
         op = by_rank[k]
@@ -226,9 +225,8 @@ def heft_kernel(
                     cost = send_time(links, source, target, compiled.size[tensor])
                     if links.costs[source, target, BUSY] > 0.0:
                         sent[p] = end
-                    sender = np.int64(
-                        source
-                    )  # as everywhere else: a signature less to compile
+                    # The same types as everywhere else: one signature less to compile.
+                    sender = np.int64(source)
                     at, place, slot = earliest_gap(gaps, sender, finish[p], cost)
                     take(gaps, sender, place, slot, at, at + cost)
         # 4. It takes its gap, and its class is where it is.

@@ -66,9 +66,8 @@ from gnnplace.policy.weights import (
 )
 from gnnplace.problem import Problem
 
-if (
-    TYPE_CHECKING
-):  # the graph network alone needs torch, and many problems do not ask it
+# The graph network alone needs torch, and many problems do not need it.
+if TYPE_CHECKING:
     from gnnplace.policy.gnn.decodes import NetworkDecodes
     from gnnplace.policy.gnn.network import GnnPolicy
     from gnnplace.policy.network import PlacementPolicy
@@ -80,9 +79,8 @@ NAME = "graph network"
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
 FEWER_AIMS = 6  # where the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
-MORE_STARTS = (
-    1 / 4
-)  # of the time there is, after which a small problem gets no cuts as starts
+# The share of the time after which a small problem gets no cuts as starts.
+MORE_STARTS = 1 / 4
 SEED = 0  # of the draws of cuts, which are the same whatever the seed of a search is
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
@@ -199,9 +197,8 @@ class LearnedPlacer(Placer):
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
     ) -> Found:
         self.missing = ""
-        ops = (
-            space.problem.num_ops
-        )  # the groups of a large graph take a while to be made
+        # Grouping a large graph takes a while.
+        ops = space.problem.num_ops
         late = (
             deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
         )

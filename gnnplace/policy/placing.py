@@ -125,9 +125,8 @@ def place(
     captured_limit = ((problem.captured or {}).get("constraints") or {}).get(
         "max_devices"
     )
-    if (
-        captured_limit is not None and not limits.max_devices
-    ):  # the problem was captured with that in mind
+    # The problem was captured with that in mind.
+    if captured_limit is not None and not limits.max_devices:
         limits = replace(limits, max_devices=captured_limit)
     if space is not None and space.starts and (limits or objective == THROUGHPUT):
         raise InputError(

@@ -63,11 +63,8 @@ GROWTH = 1.3  # of a cycle's length from one to the next
 REFINED = 200  # moves of a cycle from which on passes come after it
 BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups begins
 # Moves times ops of a search on groups over those of the ops'.
-SHARE, LEADING, FOLLOWING = (
-    1.0,
-    1.0,
-    0.1,
-)  # on narrow groups; on others, as they lead or not
+# Shares of the time: on narrow groups; on others, whether they lead or not.
+SHARE, LEADING, FOLLOWING = (1.0, 1.0, 0.1)
 LEAST_OPS = (
     800  # of a problem that gets groups; at most ``MOST_OPS`` of one micro-batch
 )

@@ -68,12 +68,8 @@ EVERY = 2.0  # seconds between two lines of progress
 # Kernels that a placer needs, for the line of progress; fewer where a second process helps. Others
 # need no more than the portfolio.
 NUMBER = {"best": 139, "learned": 120, "learned-untrained": 120, "single": 66}
-ON_GROUPS = (
-    "best",
-    "learned",
-    "learned-untrained",
-    "narrow",
-)  # search large problems on groups
+# The placers that search large problems on groups.
+ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")
 FEWER = 102
 GROUPS = 29  # besides, for large problems
 ROOMS = ("graph", "simulation", "placers", "policy")  # of kernels

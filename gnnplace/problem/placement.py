@@ -22,13 +22,8 @@ CONSTRAINTS_KEY = (
     "x-constraints"  # of a placement file: what was asked of the placement
 )
 CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
-ABOUT = (
-    "predicted_step_time",
-    "lower_bound",
-    "placer",
-    "seconds",
-    "seed",
-)  # what else is known
+# Optional keys.
+ABOUT = ("predicted_step_time", "lower_bound", "placer", "seconds", "seed")
 
 
 @dataclass(frozen=True, eq=False)

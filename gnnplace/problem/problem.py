@@ -336,9 +336,8 @@ def problem_from_data(data: object, source: str = "problem") -> Problem:
         *_op_faults(file),
         *_tensor_faults(file),
     ]
-    if file.microbatches > len(
-        file.ops
-    ):  # each op that is no update has a copy for every one
+    # Each op that is no update has a copy for every micro-batch.
+    if file.microbatches > len(file.ops):
         reason = f"{file.microbatches}, but there are {len(file.ops)} ops with a copy for each"
         faults.append(f"microbatches: {reason}")
     if faults:

@@ -444,9 +444,8 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
             "S2:zigzag": ZIGZAG,
         }
         words = layouts.get(heads, WHOLE)
-        feed_forward = len(cut) > 1 and ACTIVATIONS.intersection(
-            block
-        )  # all in one module
+        # Both products are in one module.
+        feed_forward = len(cut) > 1 and ACTIVATIONS.intersection(block)
         return {"attention": words} | (
             {"feed-forward": MEGATRON} if feed_forward else {}
         )

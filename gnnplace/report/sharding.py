@@ -58,12 +58,8 @@ DOES = {
     "reduction": "sums of partial results",
 }
 """What the parts of a cost are, by their names."""
-TURN = (
-    "resharding",
-    "compute",
-    "reduction",
-    "gradient",
-)  # of a layer, one after the other
+# The parts of a layer, one after the other.
+TURN = ("resharding", "compute", "reduction", "gradient")
 HOW = "how it is split"
 KIND = "device"
 WHY = "Every device does its share of it."

@@ -108,9 +108,8 @@ def compile_problem(problem: Problem) -> Compiled:
     cluster = problem.cluster
     cost = least_times(problem)
     input_offset, by_consumer = grouped(graph.consumer.copy(), graph.num_ops)
-    tensor = (
-        graph.consumption_tensor
-    )  # flows: in the order of the op's tensors and their consumers
+    # Flows are in the order of the op's tensors and their consumers.
+    tensor = graph.consumption_tensor
     offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
     return Compiled(
         times=problem.times,

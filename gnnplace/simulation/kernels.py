@@ -266,9 +266,8 @@ def run_kernel(
     batch = empty_ints(n)  # ops that finish at this instant and have tensors to send
     targets = empty_indices(num_devices)
     stamp = full_indices(num_devices, len(compiled.size))
-    waking = empty_ints(
-        2 * num_devices
-    )  # Once by its next op's inputs, once by itself.
+    # A device is woken once by its next op's inputs and once by itself.
+    waking = empty_ints(2 * num_devices)
     # Where messages cost their receiver: seconds before each op, and its place in the order, since
     # the first op that consumes a message waits for it.
     position = empty_ints(0)

@@ -78,9 +78,8 @@ def defer_torchmetrics() -> None:
     vars(package).update(
         __getattr__=get_name,
         __version__=version("torchmetrics"),
-        _logger=logging.getLogger(
-            "torchmetrics"
-        ),  # the base classes' module takes it from here
+        # The module of the base classes takes it from here.
+        _logger=logging.getLogger("torchmetrics"),
     )
     sys.modules["torchmetrics"] = package
 

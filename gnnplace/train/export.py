@@ -67,9 +67,8 @@ def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwor
     network: SavedNetwork = read_gnn(checkpoint) if is_gnn else read_policy(checkpoint)
     card = read_card(checkpoint)
     if card is None:
-        (target / CARD).unlink(
-            missing_ok=True
-        )  # of an earlier export, and not of this network
+        # Files of an earlier export, which are not of this network.
+        (target / CARD).unlink(missing_ok=True)
     save_whole(network, target, card)
     return network
 

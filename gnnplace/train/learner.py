@@ -50,9 +50,8 @@ START_RATIO = (
 )
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
 DECAY = 0.99  # of the moving average, a step; less in the first 900, which forget the beginning
-BETTER = (
-    -1e-3
-)  # log ratio below which a problem was placed better than by the heuristics
+# The log ratio below which a problem was placed better than by the heuristics.
+BETTER = -1e-3
 
 
 class Learner(LightningModule):

@@ -109,10 +109,8 @@ FOLDERS = ("default_root_dir", "save_dir", "dirpath", "export")
 SINGLE = ("32-true", "32")
 MIXED = ("16-mixed", "16", "bf16-mixed", "bf16")
 EVOLVED = "PolicyModule"  # the base of learners that search without gradients
-ANY_METRIC = (
-    "epoch",
-    "step",
-)  # what Lightning lets checkpoints be chosen by beside what is logged
+# Values beside logged ones that Lightning lets checkpoints be chosen by.
+ANY_METRIC = ("epoch", "step")
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 WORDS = {
     "int": "a whole number",

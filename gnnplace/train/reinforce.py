@@ -360,9 +360,8 @@ class Reinforce(Learner):
         logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, actions[..., None])[
             ..., 0
         ]
-        log_probability = logs.where(logs.isfinite(), 0.0).mean(
-            dim=1
-        )  # a move may go where the mask says no
+        # A move may choose a device that the mask excludes.
+        log_probability = logs.where(logs.isfinite(), 0.0).mean(dim=1)
         weight = torch.from_numpy(lesson.weight).float().to(torch_device)
         loss = -(weight * log_probability).sum()
         counts = torch.log_softmax(

@@ -178,10 +178,8 @@ def suggest(trial: Trial, key: str, values: BaseDistribution) -> None:
         ) from None
 
 
-BEAT, GRACE = (
-    30,
-    120,
-)  # seconds between heartbeats, and of silence until a trial is given up
+# Seconds between heartbeats, and of silence until a trial is given up.
+BEAT, GRACE = (30, 120)
 MAKING = 1.0  # seconds that making a database's tables takes at most
 STARTUP, WARMUP = 5, 1  # trials and validations before anything is pruned
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)

@@ -46,10 +46,8 @@ LOGGERS = {
     "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
 }
 SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
-NEEDED_TO_GO_ON = (
-    "optimizer_states",
-    "loops",
-)  # of a checkpoint that training goes on from
+# Options of a checkpoint that training continues from.
+NEEDED_TO_GO_ON = ("optimizer_states", "loops")
 QUOTED = re.compile(r"[`'\"]([^`'\"]+)[`'\"]")
 
 

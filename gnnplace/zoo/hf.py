@@ -35,9 +35,8 @@ HEADS = (
 PREFERRED = {
     "bert": "AutoModelForMaskedLM",
     "vit": "AutoModelForImageClassification",
-    **dict.fromkeys(
-        ("clip", "metaclip_2", "siglip"), "AutoModel"
-    ),  # of pairs, not of images alone
+    # Models of pairs, not of images alone.
+    **dict.fromkeys(("clip", "metaclip_2", "siglip"), "AutoModel"),
 }
 QUANTIZED = ("quantization_config", "compression_config")
 """Fields that say that weights are stored with fewer bits."""
@@ -394,9 +393,8 @@ def _random_inputs(
     taken = inspect.signature(model.forward).parameters
     if main not in MAIN or main not in taken:
         raise AttributeError(f"its main input is {main!r}")
-    if "return_loss" in taken and hasattr(
-        config, "vision_config"
-    ):  # pairs of image and text
+    # Models of pairs of images and texts.
+    if "return_loss" in taken and hasattr(config, "vision_config"):
         return {
             "pixel_values": torch.randn(
                 _image(config.vision_config, batch), generator=random
@@ -472,10 +470,8 @@ def _sound(config: PreTrainedConfig, main: str, length: int) -> tuple[int, ...]:
             ) * stride + kernel  # of a convolution without padding
         return (samples,)
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
-        return (
-            config.num_mel_bins,
-            2 * config.max_source_positions,
-        )  # halved by a convolution
+        # A convolution halves the length.
+        return (config.num_mel_bins, 2 * config.max_source_positions)
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return (config.max_length, config.num_mel_bins)
     if main == "input_features" and hasattr(config, "feature_projection_input_dim"):

@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from gnnplace.zoo import Workload, classified_images
 
-Node = tuple[
-    int, str, int, str
-]  # input and operation, twice; inputs 0 and 1 are the cell's own
+# Input and operation, twice. Inputs 0 and 1 are the cell's own.
+Node = tuple[int, str, int, str]
 OPERATIONS = ("sep3", "sep5", "avg", "max", "identity")  # of ENAS's micro search space
 NASNET_NORMAL: tuple[Node, ...] = (
     (1, "sep3", 1, "identity"),

@@ -9,11 +9,8 @@ from torch.nn import functional
 from gnnplace.errors import InputError
 from gnnplace.zoo import Workload, classified_images
 
-DEPTHS = {
-    "121": (6, 12, 24, 16),
-    "40": (6, 6, 6),
-    "22": (3, 3, 3),
-}  # layers of each block
+# Layers of each block.
+DEPTHS = {"121": (6, 12, 24, 16), "40": (6, 6, 6), "22": (3, 3, 3)}
 
 
 class DenseLayer(nn.Module):

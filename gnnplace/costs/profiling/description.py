@@ -120,9 +120,8 @@ def op_name(op: ProgramOp) -> str:
     packet = getattr(op.target, "overloadpacket", None)
     if packet is not None:
         if packet not in _PACKETS:
-            _PACKETS[packet] = packet.__name__.rstrip(
-                "_"
-            )  # an op in place takes what it does
+            # An op in place takes what its counterpart takes.
+            _PACKETS[packet] = packet.__name__.rstrip("_")
         return _PACKETS[packet]
     if op.target is attention:
         return "attention"
@@ -250,9 +249,8 @@ def _product_of(op: ProgramOp, values: Values, left: tuple[int, ...], n: int) ->
 def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
     source, weight = list(_infos(op, values))[:2]
     out = values[op.results[0] or ""]
-    image = (
-        source if op.args[6] else out
-    )  # transposed: a gradient, from the output to the input
+    # A transposed convolution is computed as a gradient, from the output to the input.
+    image = source if op.args[6] else out
     num_bytes = _moved(op, values)
     if _is_depthwise(weight, op.args[8]):
         return [(DEPTHWISE, *_by_bytes(image, weight, num_bytes))]

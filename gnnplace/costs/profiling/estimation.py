@@ -44,9 +44,8 @@ from gnnplace.tracing import (
     map_refs,
 )
 
-LAYER = re.compile(
-    r"((?:.*?\.)??\d+)(?:\.|$)"
-)  # a module up to its first number: "layers.3"
+# A module up to its first number: "layers.3".
+LAYER = re.compile(r"((?:.*?\.)??\d+)(?:\.|$)")
 HERE = "measured here"
 VIEW_SOURCE = "view"
 
@@ -244,11 +243,8 @@ def op_flops(program: Program, op: ProgramOp) -> float:
     kwargs = map_refs(op.kwargs, lambda ref: _meta(program.values[ref.name]))
     results = tuple(_meta(program.values[r]) if r else None for r in op.results)
     if packet is torch.ops.aten.convolution_backward:
-        results = (
-            args[1],
-            args[2],
-            None,
-        )  # shapes of both gradients, whether read or not
+        # The shapes of both gradients, whether they are read or not.
+        results = (args[1], args[2], None)
     return float(
         formula(*args, **kwargs, out_val=results if len(results) > 1 else results[0])
     )

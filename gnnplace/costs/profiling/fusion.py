@@ -26,9 +26,8 @@ from gnnplace.graph import components
 from gnnplace.tracing import Program, ProgramOp
 
 APART = frozenset((*PRODUCTS, *POOLS, *PASSES))
-Key = tuple[
-    int, str, int
-]  # level, phase and elements, which ops of a group have in common
+# Level, phase and elements, which the ops of a group have in common.
+Key = tuple[int, str, int]
 
 
 def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:

@@ -364,9 +364,8 @@ def _tables(path: str | Path | None) -> CostTables:
     """Return the tables of a file beside those that are shipped, or these alone."""
     if path is None:
         return shipped_tables()
-    from gnnplace.costs.calibration import (
-        with_table,
-    )  # late: its statistics take long to import
+    # Imported late: its statistics take long to import.
+    from gnnplace.costs.calibration import with_table
 
     return with_table(path)
 

@@ -122,9 +122,8 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
         return _measured_links(
             names, ("gpu links", [device.kind for device in devices]), pair
         )
-    except (
-        ExecutionError
-    ):  # less memory than the buffers, a GPU that others have for their own
+    except ExecutionError:
+        # The buffers do not fit, or a GPU is in exclusive use by others.
         assumed = {
             "latency": PCIE_LATENCY,
             "bandwidth": PCIE_BANDWIDTH,

@@ -32,16 +32,10 @@ from gnnplace.problem import UPDATE, Problem, with_microbatches
 from gnnplace.simulation import Simulation
 
 COUNTS = (2, 4, 8)
-QUICK, WIDE = (
-    "contiguous",
-    ("best", "portfolio", "learned"),
-)  # the one is among what these try
-PARTS = (
-    -0.5,
-    0.5,
-    -0.25,
-    0.25,
-)  # of the busiest device's units; below 0: the last ones
+# The construction `QUICK` is among what the placers of `WIDE` try.
+QUICK, WIDE = ("contiguous", ("best", "portfolio", "learned"))
+# Shares of the busiest device's units that are moved. Negative: the last ones.
+PARTS = (-0.5, 0.5, -0.25, 0.25)
 WORTH = 1.05  # times faster, at least, what is advised
 CPU = "cpu"
 MOST_OPS = 20_000  # of what is simulated

@@ -60,10 +60,8 @@ from gnnplace.simulation import Compiled, count_steps, timed_list_schedule
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
 MEMBERS = 3
-HOTTEST, COLDEST = (
-    0.01,
-    0.0003,
-)  # temperature at a round's beginning and end, of the step time
+# Temperatures at the beginning and end of a round, relative to the step time.
+HOTTEST, COLDEST = (0.01, 0.0003)
 NOISE = 0.12  # share of other moves that disturb the priority as well
 HOPELESS = 1.04  # a schedule so much longer than wanted is not justified
 ROUNDING = 1e-9

@@ -23,21 +23,11 @@ from gnnplace.placers.search.space import SearchSpace
 
 CONSTRUCTED_OPS = 60_000  # ops of all constructions of a kind
 CUT, SLIDE, SWAP_CHUNKS, SWAP_DEVICES, GIVE_CHUNK, GIVE_RUN, ALONE, ORDER = range(8)
-PRIOR = (
-    0.36,
-    0.18,
-    0.11,
-    0.05,
-    0.07,
-    0.07,
-    0.04,
-    0.12,
-)  # share of each kind of move at first
+# The share of each kind of move at first.
+PRIOR = (0.36, 0.18, 0.11, 0.05, 0.07, 0.07, 0.04, 0.12)
 CURIOUS = 0.3  # share of moves whose kind is drawn by that, not by use
-HOPED, FORGOTTEN = (
-    0.1,
-    0.02,
-)  # use of a kind at first, and how much a move changes what is thought
+# The use of a kind at first, and how much a move changes its estimate.
+HOPED, FORGOTTEN = (0.1, 0.02)
 
 
 def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:

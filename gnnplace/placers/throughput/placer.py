@@ -48,12 +48,8 @@ MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
 FEW = 4096  # Placements that are all tried.
 MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
-SHARES = (
-    1.0,
-    0.85,
-    0.7,
-    0.5,
-)  # Of the memory for state, until activations fit as well.
+# Shares of the memory that state may take, until activations fit as well.
+SHARES = (1.0, 0.85, 0.7, 0.5)
 Failure = tuple[str, GnnplaceError]
 
 
@@ -97,9 +93,8 @@ class Throughput(Placer):
         if not search.proven:
             units = space.problem.num_units
             devices = space.problem.num_devices
-            if units * np.log(devices) <= np.log(
-                FEW
-            ):  # annealing may be too cold for its optimum
+            # Annealing may have been too cold for its optimum.
+            if units * np.log(devices) <= np.log(FEW):
                 for unit_device in product(range(devices), repeat=units):
                     search.take(np.array(unit_device, dtype=np.int32))
         return search.found()

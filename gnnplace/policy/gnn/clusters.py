@@ -31,11 +31,8 @@ from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, log_above
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.simulation import mean_transfer_times
 
-AIMS = (
-    16,
-    4,
-    1,
-)  # clusters a device that levels aim at, the last level at two for all devices
+# Clusters a device that levels aim at; the last level has two for all devices.
+AIMS = (16, 4, 1)
 NUM_LEVELS = len(AIMS) + 1
 SLACK = 1.5  # most work of a cluster, of an even share
 PASSES = 2  # with the same aim

@@ -200,9 +200,8 @@ def constrained(
     """
     captured = (problem.captured or {}).get("constraints") or {}
     if captured.get("by_module") or captured.get("no_split"):
-        constraints = replace(
-            constraints, by_module=False, no_split=()
-        )  # its classes say so
+        # Its colocation classes say so.
+        constraints = replace(constraints, by_module=False, no_split=())
     if constraints.patterns:
         resolved = resolve(constraints, problem.module, problem.graph.names, progress)
         together = replace(problem, colocate=resolved.classes(problem.colocate))

@@ -307,10 +307,8 @@ def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
     ) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise FormatError(f"{path}: cannot be read: {lines[0]}") from None
-    except (
-        TypeError,
-        AttributeError,
-    ):  # what networkx raises where a key or default has no text
+    except (TypeError, AttributeError):
+        # Errors of networkx if a key or a default has no text.
         raise FormatError(
             f"{path}: cannot be read: a key or its default is empty"
         ) from None

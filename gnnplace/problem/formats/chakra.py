@@ -183,9 +183,8 @@ def _attribute_of_json(attribute: Mapping[str, Any], where: str) -> tuple[str, A
 def _of_messages(data: bytes) -> Iterator[Node]:
     at = 0
     parts = []
-    while at < len(
-        data
-    ):  # all lengths first: a file that is cut off is refused at once
+    # All lengths are checked first, so that a truncated file is refused at once.
+    while at < len(data):
         size, at = varint(data, at)
         if at + size > len(data):
             raise InputError("no protobuf message, or cut off")
@@ -234,12 +233,8 @@ def _attribute_of_message(message: WireMessage) -> float | int | str:
         if message.numbers(field):
             number = message.number(field)
             return (number >> 1) ^ -(number & 1)
-    for field, code in (
-        (19, "<I"),
-        (21, "<Q"),
-        (23, "<i"),
-        (25, "<q"),
-    ):  # of fixed sizes
+    # Fields of fixed sizes.
+    for field, code in ((19, "<I"), (21, "<Q"), (23, "<i"), (25, "<q")):
         data = message.data(field)
         if len(data) == struct.calcsize(code):
             return int(struct.unpack(code, data)[0])

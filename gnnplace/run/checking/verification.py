@@ -324,9 +324,8 @@ def eager_step(
         step: The module; left as it is, and so are the generators.
         draws: Is entered around both passes.
     """
-    with (
-        warnings.catch_warnings()
-    ):  # of torch's own classes, about their own attributes
+    # Attributes of torch's own classes.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         module = copy.deepcopy(step)
     with torch.random.fork_rng(devices=[]), draws:

@@ -93,9 +93,8 @@ class Local(torch.Tensor):
             for leaf in pytree.tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     fewer = leaf.numel() < min(x.numel() for x in marked)
-                    if fewer and storage_of(leaf) not in map(
-                        storage_of, marked
-                    ):  # no view
+                    # It is no view.
+                    if fewer and storage_of(leaf) not in map(storage_of, marked):
                         _refuse(name)
                     mark(leaf, Local)
         return result
@@ -176,9 +175,8 @@ class Marks:
             mark(parameter, Local)
         for parameter, trained in self.elsewhere:
             if trained is not None and trained.grad is not None:
-                parameter.grad = parameter.new_zeros(()).expand(
-                    parameter.shape
-                )  # of no memory
+                # Tensors without memory.
+                parameter.grad = parameter.new_zeros(()).expand(parameter.shape)
                 mark(parameter.grad, Elsewhere)
             mark(parameter, Elsewhere)
 

@@ -133,9 +133,8 @@ def make_local_parameter(
         count, index = (count * size, index * size + place) if wide else (count, index)
     if count > 1 and zero >= (1 if learns else 3):
         row = split_into_rows(leaf.detach(), count)[index].clone()
-        axes = (1,) * (
-            leaf.dim() - 1
-        )  # as many as it has: decay is often for matrices alone
+        # It keeps its number of axes, because weight decay is often for matrices alone.
+        axes = (1,) * (leaf.dim() - 1)
         part = nn.Parameter(row.view(*axes, -1), requires_grad=learns)
     half = (
         master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
@@ -339,9 +338,8 @@ class Parameters:
         if seat.shard == 0:
             dist.all_reduce(total, group=seat.tied[local.ranks])
         if mesh is not None:
-            for dim in range(
-                mesh.ndim
-            ):  # of the first along the outer axis, then along the inner
+            # The members along the outer axis first, then along the inner.
+            for dim in range(mesh.ndim):
                 dist.broadcast(total, group=mesh.get_group(dim), group_src=0)
             total = redistribute(total, mesh, replicated, local.home).clone()
         local.leaf.grad = total

@@ -347,9 +347,8 @@ class _Pass:
         if mesh is None:
             return self._produced(value)[0]
         if info.source == PARAMETER and value not in code.converted:
-            return self._produced(value)[
-                0
-            ]  # at home where it is read; summed up at the end
+            # A parameter is read where it lies; its gradients are summed up at the end.
+            return self._produced(value)[0]
         by_layout = self.read.setdefault(value, {})
         if (read, gradient) not in by_layout:
             tensor, layout = self._produced(value)

@@ -92,9 +92,8 @@ def refuse_parts(model: nn.Module) -> None:
         return result
 
     for module in model.modules():
-        vars(module)["_apply"] = partial(
-            moved, module
-        )  # behind `to`, `cuda`, `half` and the like
+        # The functions behind `to`, `cuda`, `half` and the like.
+        vars(module)["_apply"] = partial(moved, module)
         module.register_forward_pre_hook(refuse)
         module.register_state_dict_pre_hook(refuse)
         module.register_load_state_dict_pre_hook(refuse)

@@ -50,9 +50,8 @@ class Redirection:
     ) -> None:
         self._optimizer = optimizer
         self._original_step = vars(optimizer).get("step")
-        weak_update = WeakMethod(
-            update
-        )  # who drops the step without closing it ends its workers
+        # Weak: a step that is dropped without being closed ends its workers.
+        weak_update = WeakMethod(update)
 
         def step(
             optimizer: torch.optim.Optimizer, closure: Callable[[], float] | None = None
@@ -289,10 +288,8 @@ class Attachment:
         """Return whether numbers of a tensor that is not the model's are handed on."""
         for number, (local, shared) in enumerate(self._constants):
             if local.data_ptr() == tensor.data_ptr() and local.shape == tensor.shape:
-                self._constants[number] = (
-                    tensor,
-                    shared,
-                )  # which may have other memory later
+                # The tensor may have other memory later.
+                self._constants[number] = (tensor, shared)
                 return True
         return any(buffer is tensor for buffer in self._loss_buffers.values())
 

@@ -207,9 +207,8 @@ class _End:
         if self.end == 1:
             receive(turn)
             return 0.0
-        torch.zeros(FORGET, dtype=torch.uint8).add_(
-            1
-        )  # what an op between does to the caches
+        # Disturb the caches as an op between two messages does.
+        torch.zeros(FORGET, dtype=torch.uint8).add_(1)
         torch.ones(64, 64).mm(torch.ones(64, 64)).relu().sum()
         self._settle()
         start = time.perf_counter()

@@ -295,9 +295,8 @@ def _collect(
         ExecutionError: one died or failed. A death is told first, then the earliest failure, as
             the others may fail because of it.
     """
-    ended = [
-        i for i in running if not workers[i].process.is_alive()
-    ]  # before reading pipes
+    # Ended workers are found before pipes are read.
+    ended = [i for i in running if not workers[i].process.is_alive()]
     messages = _messages(workers, running)
     if any(message.failed for message in messages.values()):
         silent = [i for i in running if i not in messages]

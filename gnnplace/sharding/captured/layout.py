@@ -40,10 +40,8 @@ class Place(NamedTuple):
         return self.axis >= 0
 
 
-REPLICATED, PARTIAL = (
-    Place(-1),
-    Place(-2),
-)  # every device has all of it; each has a summand
+# Every device has all of it; every device has a summand.
+REPLICATED, PARTIAL = (Place(-1), Place(-2))
 Layout = tuple[Place, ...]  # for each dimension of the mesh
 PARAMETER = "parameter"
 CALL = "call"

@@ -513,9 +513,8 @@ def ddp_parts(captured: CapturedProblem) -> CostParts:
     on_examples = depends_on_inputs(graph)
     compute = memory = 0.0
     for i in range(len(graph.ops)):
-        seconds = float(
-            captured.compute(i)[0]
-        )  # the first configuration splits nothing
+        # The first configuration splits nothing.
+        seconds = float(captured.compute(i)[0])
         fixed = min(seconds, machine.overhead)
         op_share = share if on_examples[i] else 1.0
         compute += fixed + (seconds - fixed) * op_share

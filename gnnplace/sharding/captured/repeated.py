@@ -187,9 +187,8 @@ def find_omitted_layers(
         return {}
     last_read = {v: i for i, call in enumerate(graph.calls) for v in call.reads}
     output = [x for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
-    last_read |= {
-        x.value: len(graph.calls) for x in output
-    }  # the output reads behind all
+    # The output reads its values after all calls.
+    last_read |= {x.value: len(graph.calls) for x in output}
     storages = count_storages(visits.step)
     omitted: dict[str, OmittedLayer] = {}
     for group in visits.groups:
@@ -368,9 +367,8 @@ def find_random_calls(
 ) -> tuple[int, ...]:
     """Return the calls that draw, those of layers that were left out among them."""
     calls = [*random]
-    for layer in sorted(
-        layers, key=lambda x: -x.stand.name.count(".")
-    ):  # inner ones first
+    # Inner modules come first.
+    for layer in sorted(layers, key=lambda x: -x.stand.name.count(".")):
         first, last = layer.like
         calls += [layer.first + k - first for k in calls if first <= k < last]
     return tuple(sorted(calls))

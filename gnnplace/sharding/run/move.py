@@ -129,9 +129,8 @@ class _Move(torch.autograd.Function):
         shares_storage = (
             result.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
         )
-        return (
-            result.clone() if shares_storage else result
-        )  # either may be changed in place
+        # Either may be changed in place.
+        return result.clone() if shares_storage else result
 
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]

@@ -36,9 +36,8 @@ from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.classes import Classes
 from gnnplace.sharding.solver.tables import Buckets, Factor, Memo, buckets_of, cells_of
 
-Cells = list[
-    tuple[tuple[int, ...], FloatArray]
-]  # Tables: the nodes of their axes, their cells.
+# Tables: the nodes of their axes, and their cells.
+Cells = list[tuple[tuple[int, ...], FloatArray]]
 MEMORY_LIMIT = 4e9  # Bytes of one table.
 CHUNK = 1 << 24  # Cells of a sum that are there at once where nothing can be split off.
 COLUMNS = 512  # Columns of B at once, so that the rows in use stay in the cache.

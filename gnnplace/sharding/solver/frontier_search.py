@@ -38,11 +38,8 @@ REGIONS = 48
 MORE_SOLVES = (
     150  # Weighings in all where no stage ends; each takes some ten milliseconds.
 )
-SHARES = (
-    0.05,
-    0.25,
-    1.0,
-)  # Of the error, of a step with so many children: sums need it most.
+# Shares of the error, by a step's number of children: sums need it most.
+SHARES = (0.05, 0.25, 1.0)
 WEIGHTS = 16
 SLACK = 1e-14  # Of the whole time or memory: below this, a difference is rounding.
 BOUND_SLACK = 1e-9
@@ -250,10 +247,8 @@ class _PointsRun:
         self.weights = np.array(weights)
         self.inside, self.outside = _bounds(steps, factors, weights)
         self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
-        self.error, self.work = (
-            error,
-            work,
-        )  # The logarithm of 1 + epsilon is shared out.
+        # The logarithm of 1 + epsilon is distributed over the steps.
+        self.error, self.work = (error, work)
         self.lists: list[_Lists] = []
         for index in _range(steps):
             self.lists.append(self._eliminate(index))

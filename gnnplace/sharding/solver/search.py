@@ -32,14 +32,8 @@ SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten millis
 FEW = 3e6  # Cells of all tables from which an order is not even looked for.
 SWEEPS = (4, 60)  # The second where the first has left too much.
 LARGE = 3e8  # Cells of an elimination that more sweeps should make smaller.
-NEAR = (
-    0.3,
-    0.1,
-    0.03,
-    0.01,
-    1e-3,
-    1e-6,
-)  # Shares of the gap that are still almost the least.
+# Shares of the gap that are still almost the least.
+NEAR = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-6)
 CLOSE = 1e-9  # Of the cost: a bound this near to a strategy discards all that can be discarded.
 
 

@@ -54,9 +54,8 @@ class Supported:
         """Return the best strategy for one weighing."""
         count = len(self.problem.names)
         weighted_tables = self.factors.weighted([weight])
-        first = {
-            id(table): table[0] for table in weighted_tables
-        }  # Equal tables stay one object.
+        # Equal tables stay one object.
+        first = {id(table): table[0] for table in weighted_tables}
         tables = [first[id(table)] for table in weighted_tables]
         scopes = zip(self.factors.scopes[count:], tables[count:], strict=True)
         edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)

@@ -27,10 +27,8 @@ ROUNDS = 7
 FEW_ROUNDS = 4
 ONE_ROUND = 1
 JOININGS = 3
-LARGE, HUGE = (
-    6_000,
-    200_000,
-)  # Groups of copies above which few rounds, or one, are played.
+# The groups of copies above which few rounds, or one, are played.
+LARGE, HUGE = (6_000, 200_000)
 ALMOST = 1.0 - 1e-9
 CLOSE = 1.002
 FAR = 8.0
@@ -49,9 +47,8 @@ def with_transfers(relaxation: Relaxation, least: float) -> float:
         if limit <= low * CLOSE:
             break
         shaved_bound = shaved(relaxation, limit)
-        if (
-            shaved_bound == np.inf
-        ):  # Nothing fits at all, which is not for a bound to say.
+        # Nothing fits at all, which a bound does not report.
+        if shaved_bound == np.inf:
             break
         low = max(low, shaved_bound)
         high = max(high if shaved_bound >= limit else limit, low)

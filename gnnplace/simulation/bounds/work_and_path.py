@@ -102,9 +102,8 @@ def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[
     """
     ascending = np.lexsort((value[far], near))
     successor = np.full(len(value), -1)
-    successor[near[ascending]] = far[
-        ascending
-    ]  # Of all that a group leads to the last stays.
+    # Of all that a group leads to, the last group stays.
+    successor[near[ascending]] = far[ascending]
     path = [start]
     while successor[path[-1]] >= 0:
         path.append(int(successor[path[-1]]))

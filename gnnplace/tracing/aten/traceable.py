@@ -140,10 +140,8 @@ class TraceableStep(nn.Module):
         Raises:
             CaptureError: it binds a buffer anew.
         """
-        forward_tensors, self._traced = (
-            self._traced,
-            None,
-        )  # a backward pass may begin others
+        # A backward pass may begin others.
+        forward_tensors, self._traced = (self._traced, None)
         if forward_tensors is None:
             yield
             return

@@ -177,10 +177,8 @@ def _no_tensor(node: fx.Node) -> str:
     """Return the error of an argument that is no tensor: a number that was read, or an object."""
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return on_numbers(str(node.target), node_place(node))
-    if node.op in (
-        "placeholder",
-        "get_attr",
-    ):  # what is given beside tensors and numbers
+    # Arguments beside tensors and numbers.
+    if node.op in ("placeholder", "get_attr"):
         return OWN_GENERATOR
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
 

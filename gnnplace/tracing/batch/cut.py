@@ -136,9 +136,8 @@ def _write_out(graph: fx.Graph, node: fx.Node) -> None:
     is_counted = insert(graph, node, ATEN.ne.Scalar, target, arguments["ignore_index"])
     weights = is_counted
     if isinstance(weight, fx.Node):
-        index = insert(
-            graph, node, ATEN.mul.Tensor, target, is_counted
-        )  # of ignored targets: 0
+        # Ignored targets become 0.
+        index = insert(graph, node, ATEN.mul.Tensor, target, is_counted)
         rows = insert(
             graph, node, ATEN.index_select.default, weight, 0, _flat(graph, node, index)
         )

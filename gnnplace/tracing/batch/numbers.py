@@ -276,9 +276,8 @@ def _uneven(
         return tensor
     shape = [1] * tensor.dim()
     shape[axis] = size = tensor.shape[axis]
-    chance = (
-        (torch.arange(size) + 1.0).div(size).reshape(shape)
-    )  # 1 for the last example
+    # 1 for the last example.
+    chance = (torch.arange(size) + 1.0).div(size).reshape(shape)
     is_kept = torch.rand(tensor.shape, generator=random) < chance
     return torch.where(
         is_kept, tensor, torch.zeros_like(tensor) if ignored is None else ignored

@@ -58,9 +58,8 @@ def state_by_shape(
     if len(share) != len(whole) or len(dims) > 1:
         return failed
     if not dims:
-        return (
-            failed if op.from_batch else same()
-        )  # what follows from the batch is given instead
+        # What follows from the batch is given instead.
+        return failed if op.from_batch else same()
     fits = whole[dims[0]] == op.count * share[dims[0]]
     if fits:
         return State(SPLIT, dims[0], from_batch=op.from_batch)

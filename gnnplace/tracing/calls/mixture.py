@@ -604,9 +604,8 @@ def _gate_of(module: Any) -> str | None:
     if not is_independent or any(numbers is None for _, numbers in attributes.values()):
         return None
     name = f"{kind.__module__}.{kind.__qualname__}{attributes}"
-    if (
-        name not in GATES
-    ):  # modules are copied: those of a model in parts refuse to be called
+    # Modules are copied: those of a model in parts refuse to be called.
+    if name not in GATES:
         GATES[name] = Gate(
             partial(formula, SimpleNamespace(**deepcopy(reads.read))), groups
         )

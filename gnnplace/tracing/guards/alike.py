@@ -110,9 +110,8 @@ class StandIn:
 
     def tensors(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the tensors that the layer makes, in the order of `made`."""
-        anchor = torch.empty(
-            (), requires_grad=True
-        )  # gradients of its parameters are asked for
+        # An input that requires a gradient, because the layer's parameters do.
+        anchor = torch.empty((), requires_grad=True)
         tensors: tuple[torch.Tensor, ...] = _Layer.apply(self, anchor, *read)
         return tensors
 

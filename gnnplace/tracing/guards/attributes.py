@@ -194,9 +194,8 @@ def _containers(
 def content(item: object) -> Any:
     """Return a shallow copy of what an object holds; None if it cannot be looked into."""
     if isinstance(item, dict):
-        return {
-            key: dict.__getitem__(item, key) for key in item
-        }  # a class may make new values of it
+        # A class may make new values of it.
+        return {key: dict.__getitem__(item, key) for key in item}
     if isinstance(item, list | tuple | deque):
         return list(item)
     if isinstance(item, set | frozenset):

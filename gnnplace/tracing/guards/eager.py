@@ -366,10 +366,8 @@ class _Constants(TorchFunctionMode):
                     results = pytree.tree_leaves(call.run(numbers))
                     if not call.changes:
                         numbers.update(zip(call.results, results, strict=True))
-            except (
-                RuntimeError,
-                AssertionError,
-            ):  # such as on a device that is not there
+            except (RuntimeError, AssertionError):
+                # An op may fail, for example on a device that is not there.
                 return {}
             if torch.equal(random_state, torch.get_rng_state()):
                 return numbers
@@ -393,9 +391,8 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
     else:
         caller = mode.f_back.f_back
     while caller is not None and caller.f_code.co_filename == fake_tensor.__file__:
-        caller = (
-            caller.f_back
-        )  # a property of the fake tensor's own, as `layout` since torch 2.14
+        # Skip the fake tensor's own properties, such as `layout` since torch 2.14.
+        caller = caller.f_back
     if not selections or caller is None:
         return
     code = caller.f_code

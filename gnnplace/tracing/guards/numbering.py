@@ -276,9 +276,8 @@ class Numbering(BareMode):
             return number
         if isinstance(value, list | tuple):
             return tuple(self._hashed(x, read) for x in value)
-        plain = isinstance(
-            value, bool | int | float | complex
-        )  # 1 == 1.0 == True hash alike
+        # The type is part of the key, because 1, 1.0 and True have the same hash.
+        plain = isinstance(value, bool | int | float | complex)
         if plain:
             return (type(value), value)
         return str(value)
@@ -358,9 +357,8 @@ class Numbering(BareMode):
                 signature.shares or signature.plain == "_unsafe_view"
             ):
                 continue
-            if (
-                signature.shares and first is not None
-            ):  # a stand-in of a real tensor's memory
+            # A stand-in has the memory of a real tensor.
+            if signature.shares and first is not None:
                 self._cells[key] = self._cell(first)[0]
                 continue
             self._cells[key] = [

@@ -110,9 +110,8 @@ def mean_gradient(gradients: list[torch.Tensor]) -> torch.Tensor:
         return gradients[0]
     total = gradients[0] / len(gradients)
     for gradient in gradients[1:]:
-        total.add_(
-            gradient, alpha=1 / len(gradients)
-        )  # one pass over memory, no temporary
+        # One pass over memory, without a temporary.
+        total.add_(gradient, alpha=1 / len(gradients))
     return total
 
 

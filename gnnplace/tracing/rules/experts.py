@@ -68,9 +68,8 @@ def _part(
 ) -> torch.Tensor:
     """Run a device's experts, or its part of each; on paper every expert has as many rows."""
     x, index, weights, up, down, act, _, *biases = args
-    if (
-        share.parts(WIDTH) > 1 and biases and biases[1] is not None
-    ):  # once, where results add up
+    # The bias is added once, where results add up.
+    if share.parts(WIDTH) > 1 and biases and biases[1] is not None:
         biases[1] = biases[1] * float(share.index(WIDTH) == 0)
     experts = ExpertWeights(up, down, act, *biases)
     for label in (DISPATCH, SPREAD):

@@ -53,9 +53,8 @@ PREPARING = VIEWS | {
     "QuantizeLinear",
     "Slice",
 }
-MAX_TRIPS = (
-    2**31
-)  # a loop that ends by its condition is written with the largest integer
+# A loop that ends by its condition is written with the largest integer.
+MAX_TRIPS = 2**31
 MISSING = (
     "graph.value_info[{}]: missing; write shapes into the file: "
     "onnx.shape_inference.infer_shapes_path(FILE)"
@@ -342,9 +341,8 @@ class Scope:
     def _scan_inputs(self, node: OnnxNode, graph: Graph) -> list[Value | None]:
         """Return the sizes of states, and of one step of what is scanned."""
         values = [self.find(name) if name else None for name in node.inputs]
-        is_batched = (
-            len(values) == len(graph.inputs) + 1
-        )  # opset 8: lengths first, then [batch, ...]
+        # Opset 8: lengths first, then [batch, ...].
+        is_batched = len(values) == len(graph.inputs) + 1
         values = values[1:] if is_batched else values
         num_states = len(values) - node.integer("num_scan_inputs", 0)
         axes = node.integers("scan_input_axes") or (0,) * len(values)
