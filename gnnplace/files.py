@@ -433,12 +433,8 @@ def yaml_of(
         ) from None
     except (FormatError, OSError):
         raise
-    except (
-        ValueError,
-        OverflowError,
-        TypeError,
-        AttributeError,
-    ) as error:  # dates and such
+    except (ValueError, OverflowError, TypeError, AttributeError) as error:
+        # Dates and the like.
         raise FormatError(
             f"{source}: not YAML: {' '.join(str(error).split())}"
         ) from None

@@ -114,9 +114,8 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
         with time_limit(task.timeout):
             outcome = problem.outcome(task.cell, task.mode, task.keep)
         row |= {"processor_seconds": time.process_time() - processor, **outcome}
-    except (
-        Exception
-    ) as caught:  # whatever a placer of somebody else's raises is its row
+    except Exception as caught:
+        # Whatever a user's placer raises becomes its row.
         spent = {
             "seconds": time.perf_counter() - begin,
             "processor_seconds": time.process_time() - processor,

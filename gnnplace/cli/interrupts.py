@@ -16,9 +16,8 @@ import sys
 import threading
 from types import FrameType
 
-AGAIN = (
-    0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
-)
+# Seconds until an interrupt that was lost, or had to wait, is raised again.
+AGAIN = 0.02
 MOST_WAITS = 100  # an interrupt that has waited so often is raised wherever it is
 # The most frames between an interrupt and ``Queue.put``.
 QUEUE, PUT, CALLERS = ("/queue.py", "put", 4)

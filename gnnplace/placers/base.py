@@ -24,9 +24,8 @@ from gnnplace.simulation import (
 )
 
 PACKAGE = __name__.partition(".")[0]
-FINISHING = (
-    1e-5  # seconds an op that bounds and the checked placement take after a search
-)
+# Seconds an op that bounds and the checked placement take after a search.
+FINISHING = 1e-5
 BOUNDING = 1e-5  # seconds an op that all bounds of a large graph take
 QUICK = "quick bounds alone, for want of time"
 

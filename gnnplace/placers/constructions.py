@@ -30,9 +30,8 @@ from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, expired
 
 # The number of placements, and of ops simulated for each, if there is a budget.
 REPAIRED, REPAIRING = (8, 150_000)
-WHOLE = (
-    1_000  # ops above which the whole variants are left out, where there is a budget
-)
+# The number of ops above which variants of the whole problem are left out if there is a budget.
+WHOLE = 1_000
 COSTS = {row.name: row.cost for row in CONSTRUCTIONS}
 CHEAPEST_FIRST = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
 

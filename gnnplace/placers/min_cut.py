@@ -22,9 +22,8 @@ from gnnplace.placers.search.chunks import (
 from gnnplace.placers.search.space import SearchSpace, expired
 from gnnplace.problem import Problem
 
-WEIGHT_SCALE = (
-    10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
-)
+# METIS takes whole numbers; work and bytes are scaled to this maximum.
+WEIGHT_SCALE = 10_000
 
 
 class MinCut(Placer):

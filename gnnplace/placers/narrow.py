@@ -44,9 +44,8 @@ SETTLED = 2  # starts whose units that stand alone are moved to their best devic
 AGAIN = 4  # starts that are scheduled in another order as well
 OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
 PATIENT = 24  # laps without a gain before which no search is stale
-WORTH = (
-    0.999  # coarse seconds over those expanded last, above which a lap is not expanded
-)
+# A lap is expanded if its coarse seconds are below this times those expanded last.
+WORTH = 0.999
 
 
 class Narrow(Placer):

@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
 LOCAL_COST = 2  # moves of annealing in the time of one of its local search
-WHOLE_BEGIN = (
-    5_000_000  # moves times ops of the local search before whole constructions
-)
+# Moves times ops of the local search before constructions of the whole problem begin.
+WHOLE_BEGIN = 5_000_000
 
 
 class Best(Placer):

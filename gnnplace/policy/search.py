@@ -65,9 +65,8 @@ BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups
 # Moves times ops of a search on groups over those of the ops'.
 # Shares of the time: on narrow groups; on others, whether they lead or not.
 SHARE, LEADING, FOLLOWING = (1.0, 1.0, 0.1)
-LEAST_OPS = (
-    800  # of a problem that gets groups; at most ``MOST_OPS`` of one micro-batch
-)
+# The least ops of a problem that gets groups; one micro-batch has at most ``MOST_OPS``.
+LEAST_OPS = 800
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,8 @@ NETWORK_KEY = "gnnplace"
 It has ``config``, what ``config.json`` would have, ``prefix``, what the names of the network's
 parameters begin with in ``state_dict``, and ``card``, what ``training.json`` would have.
 """
-GNN_ONLY = (
-    "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
-)
+# A key of every config.json of ``gnn``, even if it names no placer.
+GNN_ONLY = "decoder_hidden"
 WEIGHTS_FILE = "model.safetensors"
 POLICY_CHECKPOINT = Path(__file__).parent / "checkpoint"
 DECODER_PRIOR = {

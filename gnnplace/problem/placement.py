@@ -18,9 +18,8 @@ from gnnplace.problem import OPTIONS_KEY as OPTIONS_KEY
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 
-CONSTRAINTS_KEY = (
-    "x-constraints"  # of a placement file: what was asked of the placement
-)
+# The key of a placement file for the constraints that were asked.
+CONSTRAINTS_KEY = "x-constraints"
 CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
 # Optional keys.
 ABOUT = ("predicted_step_time", "lower_bound", "placer", "seconds", "seed")

@@ -60,9 +60,8 @@ DEADLOCK = 1
 NO_LINK = 2
 CUT_OFF = 3
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
-ROUNDING = (
-    1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.
-)
+# A cut-off leaves this room, because bounds add in another order than a simulation.
+ROUNDING = 1e-9
 
 
 @inner()

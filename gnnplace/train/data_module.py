@@ -41,9 +41,8 @@ T = TypeVar("T")
 TRAIN_SEEDS = 1_000_000
 VALIDATION_SEEDS = 0
 TEST_SEEDS = 500_000
-TELLING = (
-    1  # of the random numbers that tell captured and large problems from the others
-)
+# The stream of random numbers that chooses captured and large problems.
+TELLING = 1
 GROUPS = (60, 400)  # least and most groups of a captured graph
 BATCH = (0.25, 4.0)  # of the captured batch, in training
 

@@ -45,9 +45,8 @@ from gnnplace.train.limits import check_least
 
 SECONDS = "training_seconds"  # of a checkpoint
 SHIPPED = "shipped"  # the network of the package, as a start
-START_RATIO = (
-    "start_ratio"  # of a checkpoint's entry: ``val/ratio`` of the start weights
-)
+# A key of a checkpoint: ``val/ratio`` of the start weights.
+START_RATIO = "start_ratio"
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
 DECAY = 0.99  # of the moving average, a step; less in the first 900, which forget the beginning
 # The log ratio below which a problem was placed better than by the heuristics.
@@ -69,13 +68,11 @@ class Learner(LightningModule):
     """
 
     best: Tensor
-    start: str | None = (
-        None  # folder of the weights that it begins with, or ``SHIPPED``
-    )
+    # The folder of the weights that training begins with, or ``SHIPPED``.
+    start: str | None = None
     shipped: Path = POLICY_CHECKPOINT  # folder that ``SHIPPED`` stands for
-    exported_name: ClassVar[str] = (
-        "average"  # the attribute that checkpoints and ``export`` hold
-    )
+    # The attribute that checkpoints and ``export`` hold.
+    exported_name: ClassVar[str] = "average"
 
     def __init__(
         self,
@@ -214,9 +211,8 @@ class Learner(LightningModule):
             counts = is_whole and self.start_ratio is None and self.global_step == 0
             if counts:
                 self.start_ratio = ratio
-                for (
-                    logger
-                ) in self.trainer.loggers:  # what is logged in the check is dropped
+                # What is logged in the sanity check is dropped.
+                for logger in self.trainer.loggers:
                     logger.log_metrics(
                         {"val/ratio": ratio, "val/better": better}, step=0
                     )

@@ -217,9 +217,8 @@ class MeasuredTuning(Evolution):
         self.seed = seed
         self.noise = noise
         self.effort = effort
-        self.rounds: list[
-            tuple[int, float, float]
-        ] = []  # of each measurement: round, log seconds
+        # Round and log seconds of each measurement.
+        self.rounds: list[tuple[int, float, float]] = []
         self.kept = copy.deepcopy(self.average)
         self._pool: list[Placement] = []
         self._posterior: Posterior | None = None

@@ -84,9 +84,8 @@ def hugging_face(
         inputs = _inputs(model, model.config, batch, length)
     except (GnnplaceError, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # of transformers' models, which check few of their fields
+    except Exception as error:
+        # Models of transformers check few of their fields and may raise anything.
         raise InputError(
             f"hf:{name}: transformers makes no model of it: {_reason_for(name, config, error)}"
         ) from None
@@ -147,9 +146,8 @@ def transformers_config(name: str, options: dict[str, Any]) -> PreTrainedConfig:
             return _configuration(name, options)
     except GnnplaceError:
         raise
-    except (
-        Exception
-    ) as error:  # of transformers' own checks, of which some have types of their own
+    except Exception as error:
+        # Checks of transformers have exception types of their own.
         raise InputError(
             f"hf:{name}: transformers makes no configuration of it: {_reason(error)}"
         ) from None
@@ -465,9 +463,8 @@ def _sound(config: PreTrainedConfig, main: str, length: int) -> tuple[int, ...]:
         for kernel, stride in reversed(
             [*zip(config.conv_kernel, config.conv_stride, strict=True)]
         ):
-            samples = (
-                samples - 1
-            ) * stride + kernel  # of a convolution without padding
+            # The samples that a convolution without padding needs.
+            samples = (samples - 1) * stride + kernel
         return (samples,)
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
         # A convolution halves the length.

@@ -59,9 +59,8 @@ from gnnplace.tracing import (
 )
 
 Progress = Callable[[str], None]
-ORIENTATION = (
-    "cpu"  # the kind whose estimated costs decide the groups, on every machine alike
-)
+# The kind whose estimated costs decide the groups, so that they are the same on every machine.
+ORIENTATION = "cpu"
 HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 
 

@@ -118,9 +118,8 @@ def workspace_of_groups(
     begins: dict[int, list[tuple[int, int]]] = {}
     ends: dict[int, list[tuple[int, int]]] = {}
     for key, op_index in first.items():
-        if not program.ops[
-            op_index
-        ].view:  # the memory of a view is its base's, in another group
+        # A view's memory belongs to its base, which is in another group.
+        if not program.ops[op_index].view:
             begins.setdefault(op_index, []).append(key)
             if key not in leaving:
                 ends.setdefault(last[key], []).append(key)

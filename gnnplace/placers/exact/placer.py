@@ -56,9 +56,8 @@ WHOLE_SIZE_WITHOUT_BUDGET = 400
 ANNEALING_SHARE = 0.05, 0.7, 0.95
 RUN_SECONDS, RUN_OPS = 12.0, 300  # Of one annealing, longer above so many ops.
 PART_OPS = 500  # Ops above which parts take too long.
-WHOLE_SHARE = (
-    0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
-)
+# The share of the budget for the whole model; the rest is for the tree and for parts.
+WHOLE_SHARE = 0.3
 TURN_SHARE = 0.15  # Of that rest, for each turn of them.
 PART_SECONDS = 2.0
 FEWEST_UNITS = 3

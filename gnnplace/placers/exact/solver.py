@@ -22,9 +22,8 @@ from gnnplace.placers.search.space import SearchSpace
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, CpSolverSolutionCallback
 
-DETERMINISTIC_TIME = (
-    0.2  # Of the solver's own clock, about seconds: without a time limit.
-)
+# Without a time limit: seconds, roughly, of the solver's own clock.
+DETERMINISTIC_TIME = 0.2
 POLL = 0.02  # Seconds between two tries to stop a solver.
 BEGINS = 30.0  # Seconds in which its thread begins, unless there is no memory for one.
 PROVEN = 1e-6  # Step time over bound, minus one, that counts as optimal.

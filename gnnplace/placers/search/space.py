@@ -54,9 +54,8 @@ from gnnplace.simulation import (
 
 NO_BUDGET = 0.0
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second
-LEAST_TIGHT = (
-    1_000  # ops from which a problem that is tight in memory is placed in groups
-)
+# The number of ops from which a problem that is tight in memory is placed in groups.
+LEAST_TIGHT = 1_000
 _counts: list[Iterator[int]] = []
 
 

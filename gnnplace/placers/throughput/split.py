@@ -57,9 +57,8 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS = 1_200
 MOST_STATES = 4_096
-MOST_WORK = (
-    400_000_000  # Steps of the recurrence; larger graphs are cut at fewer places.
-)
+# The most steps of the recurrence; larger graphs are cut at fewer places.
+MOST_WORK = 400_000_000
 MOST_NODES, FEWEST_NODES = 200_000, 50  # Of the branch and bound, for each order.
 NODE_WORK = 20_000_000  # Units and flows that it may look at.
 

@@ -138,9 +138,8 @@ def possible_aims(
 
 MOST_CUTS = 300
 TOO_MUCH = 100.0  # cost, in all the work, of twice the bytes that fit
-OVERLAP = (
-    0.1  # share of the lesser of work and transfers that the greater does not hide
-)
+# The share of the lesser of work and transfers that the greater does not hide.
+OVERLAP = 0.1
 
 
 def chunk_plan(

@@ -30,9 +30,8 @@ from gnnplace.policy.refine.refining_state import (
 from gnnplace.simulation import count_steps
 
 STARTS = 3
-TIGHT_STARTS = (
-    6  # where memory is tight: what comes of a start is harder to foresee there
-)
+# The number of starts where memory is tight and results are harder to predict.
+TIGHT_STARTS = 6
 STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
 ROUNDS = 3
 MANY_STARTS, FEW_STARTS = 16, 4  # of halving: with a meek pass each way, with a round

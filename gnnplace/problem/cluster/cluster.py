@@ -167,9 +167,8 @@ def counts_of_devices(most: int) -> list[int]:
 
 
 LISTED_DEVICES = 1024  # of which links between all pairs may be listed
-FEW_DEVICES = (
-    64  # of which every pair is a link at once; of more, links are made by rule
-)
+# The number of devices up to which every pair is a link; more links are made by rule.
+FEW_DEVICES = 64
 MOST_DEVICES = 16384
 
 

@@ -228,9 +228,8 @@ def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
     try:
         with torch.serialization.safe_globals(safe_classes):
             data = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        Exception
-    ) as error:  # what a damaged file makes torch's reader raise is no list
+    except Exception as error:
+        # A damaged file can make torch's reader raise anything.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if reason.startswith("Weights only"):
             reason = "it is no file of torch.save, or holds more than a Data of tensors"

@@ -134,9 +134,8 @@ def check_fidelity(
     study.mode = _mode_of(study, options.mode)
     try:
         _compare(study, options, store, progress)
-    except (
-        InputError
-    ) as error:  # too few could be measured; what was is shown all the same
+    except InputError as error:
+        # Too few placements could be measured. Those that were are shown.
         study.note = str(error)
     return study
 

@@ -244,9 +244,8 @@ class PlanRunner:
         refused: Exception | None = None
         try:
             shares, has_other_shapes = self._shares(batch, training)
-        except (
-            Exception
-        ) as error:  # whatever it is, the others must not wait for this process
+        except Exception as error:
+            # Whatever it is, the other processes must not wait for this one.
             refused = error
         if self.executor.scale != 1.0:
             counts = self.counts

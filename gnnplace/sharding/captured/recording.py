@@ -139,9 +139,8 @@ def record_calls(
             graph, layers = _recorded(step, name, stand)
         except CaptureError:
             raise
-        except (
-            Exception
-        ) as fake_error:  # such as an op that has no kernel without numbers
+        except Exception as fake_error:
+            # For example an op that has no kernel without numbers.
             if type(fake_error).__name__ in UNKNOWN:
                 raise CaptureError(blame(fake_error, step)) from fake_error
             fake = any(isinstance(p, FakeTensor) for p in step.parameters())

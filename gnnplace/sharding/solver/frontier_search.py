@@ -35,9 +35,8 @@ FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
 WORK = 2e9  # Points merged in a stage: about ten seconds.
 POINTS = 1e8  # Of all lists at once; 24 bytes each.
 REGIONS = 48
-MORE_SOLVES = (
-    150  # Weighings in all where no stage ends; each takes some ten milliseconds.
-)
+# Weighings in all if no stage ends; each takes some ten milliseconds.
+MORE_SOLVES = 150
 # Shares of the error, by a step's number of children: sums need it most.
 SHARES = (0.05, 0.25, 1.0)
 WEIGHTS = 16

@@ -47,9 +47,8 @@ MEASURED_LINES = [
     "  predictions are by; `gnnplace/train/data/measured_pairs.py` names the keys. The command",
     "  goes on where it was stopped; remove both files to measure on another machine.",
 ]
-REFERENCE = (
-    0  # kind that parallelism is told for: the CPU, which launches cost least on
-)
+# The kind for which parallelism is reported: the CPU, where launches cost least.
+REFERENCE = 0
 
 
 def build_data(
