@@ -159,9 +159,8 @@ def _blocks() -> dict[str, str]:
     """Return the block of structurally similar families of every family that was compared."""
     if not BLOCKS.is_file():
         return {}
-    blocks: dict[str, Sequence[str]] = json.loads(BLOCKS.read_text(encoding="utf-8"))[
-        "blocks"
-    ]
+    data = json.loads(BLOCKS.read_text(encoding="utf-8"))
+    blocks: dict[str, Sequence[str]] = data["blocks"]
     return {family: name for name, families in blocks.items() for family in families}
 
 

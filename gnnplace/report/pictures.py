@@ -311,9 +311,8 @@ def mark(figure: Figure, across: float, up: float, text: str, tooltip: str) -> N
     )
     dot.set_gid(told([tooltip]))
     plot.autoscale_view()
-    is_right_half = (plot.transScale + plot.transLimits).transform((across, up))[
-        0
-    ] > 0.5
+    to_axes = plot.transScale + plot.transLimits
+    is_right_half = to_axes.transform((across, up))[0] > 0.5
     plot.annotate(
         text,
         (across, up),

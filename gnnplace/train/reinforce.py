@@ -357,9 +357,8 @@ class Reinforce(Learner):
         )
         heat = torch.full((len(scores), 1, 1), self.temperature, device=torch_device)
         heat[0] = 1.0  # the label's
-        logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, actions[..., None])[
-            ..., 0
-        ]
+        log_softmax = torch.log_softmax(scores / heat, dim=-1)
+        logs = log_softmax.gather(-1, actions[..., None])[..., 0]
         # A move may choose a device that the mask excludes.
         log_probability = logs.where(logs.isfinite(), 0.0).mean(dim=1)
         weight = torch.from_numpy(lesson.weight).float().to(torch_device)

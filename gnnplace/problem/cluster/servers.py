@@ -192,9 +192,8 @@ def _link(
 def _usual_servers() -> Mapping[str, Mapping[str, Any]]:
     """Read ``servers.json``: what servers of a kind of GPU have, in GB/s and microseconds."""
     path = Path(__file__).with_name("servers.json")
-    rows: dict[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[
-        "servers"
-    ]
+    data = json.loads(path.read_text(encoding="utf-8"))
+    rows: dict[str, Mapping[str, Any]] = data["servers"]
     return rows
 
 

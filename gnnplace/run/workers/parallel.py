@@ -33,9 +33,8 @@ def core_groups(count: int) -> list[tuple[int, ...]]:
     """Divide this process's cores into at most ``count`` groups of one size."""
     cores = available_cores()
     size = max(1, len(cores) // count)
-    return [tuple(cores[i : i + size]) for i in range(0, len(cores) - size + 1, size)][
-        :count
-    ]
+    starts = range(0, len(cores) - size + 1, size)
+    return [tuple(cores[i : i + size]) for i in starts][:count]
 
 
 def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list[Any]:

@@ -112,9 +112,8 @@ def _dispatched(
         come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
         rows = x[come // index.shape[1]]
         ones = weights.flatten()[come].unsqueeze(1)
-        returned = balanced(rows, expert_ids[come].unsqueeze(1), ones, experts)[
-            : len(order)
-        ]
+        outputs = balanced(rows, expert_ids[come].unsqueeze(1), ones, experts)
+        returned = outputs[: len(order)]
     else:
         # Rows to each other shard, by the shard that sends and that which receives.
         order = order[: int(is_expert.sum())]
