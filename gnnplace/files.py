@@ -156,7 +156,8 @@ def read_seconds(given: GivenT | str) -> GivenT | float:
 YamlLoader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
 YAML, NESTED = 1_000_000, 200
 """Characters of YAML, of which a second reads some 300,000, and how deep its parts may be."""
-MOST = 1e30  # of bytes, seconds and bytes per second in files: sums and quotients stay finite
+# The most bytes, seconds or bytes a second in files, so that sums and quotients are finite.
+MOST = 1e30
 Bytes = Annotated[float, BeforeValidator(read_size), Field(ge=0, le=MOST)]
 """Bytes in files: a number, or a text such as "16GB"."""
 Rate = Annotated[float, BeforeValidator(read_rate), Field(ge=1 / MOST, le=MOST)]

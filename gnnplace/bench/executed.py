@@ -23,7 +23,7 @@ from gnnplace.run.placed import Execution, ExecutionOptions
 from gnnplace.tracing import Program, capture_model
 
 Data = dict[str, Any]
-STEPS, RUNS = 7, 3  # of an execution: steps of a run, runs
+STEPS, RUNS = 7, 3  # Steps of a run, and runs of an execution
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from gnnplace.files import fault_line
 from gnnplace.problem import package_commit, processor_name, versions
 
 IDENTITY = ("problem", "placer", "seed", "budget")
-SECONDS, STEPS = "seconds", "steps"  # what budgets are counted in
-DIGEST = r"^(\d+:.+)?$"  # as rows and tables have it; empty where the problem could not be made
+SECONDS, STEPS = "seconds", "steps"  # The units of budgets
+# A digest in rows and tables; empty if the problem could not be made.
+DIGEST = r"^(\d+:.+)?$"
 FIRST = "@1"  # version of a suite that has no number in the name of its file of rows
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
 

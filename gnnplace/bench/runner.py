@@ -26,7 +26,7 @@ from gnnplace.bench.summary import print_standings
 from gnnplace.bench.workers import Runner, Say, here, in_processes, on_dask
 from gnnplace.errors import InputError
 
-MAX_ROUNDS = 3  # of cells whose problems changed while others ran
+MAX_ROUNDS = 3  # The most rounds of cells whose problems changed while others ran
 KEPT = "kept"  # folder of problems and placements
 
 

@@ -36,7 +36,8 @@ from gnnplace.bench.statistics import Interval, geometric_interval, mean_interva
 from gnnplace.files import Schema, parse, read_json, write_text
 
 ProblemId = tuple[str, str]
-RUN_SUFFIX = "-run"  # of the digest of a problem whose placements are executed
+# The suffix of the digest of a problem whose placements are executed.
+RUN_SUFFIX = "-run"
 
 
 class BestKnown(Schema):

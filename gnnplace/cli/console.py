@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gnnplace.problem import Problem
     from gnnplace.report import Answer
 
-STDOUT = 1  # its descriptor
+STDOUT = 1  # The file descriptor
 WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS``
 
 

@@ -42,10 +42,10 @@ hf:CONFIG or module:callable; C is cpu:N, cuda:N, auto, a preset or a YAML file.
 """
 
 
-INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells have them: 128 + the signal's number
-LONGEST = 1000  # characters of an error's line
-MOST_FAULTS = 20  # of a file, that are told
-STDOUT = 1  # its descriptor
+INTERRUPTED, BROKEN_PIPE = 130, 141  # As in shells: 128 plus the signal's number
+LONGEST = 1000  # The most characters of an error's line
+MOST_FAULTS = 20  # The most faults of a file that are printed
+STDOUT = 1  # The file descriptor
 KINDS = {
     "int": "a whole number",
     "float": "a finite number",

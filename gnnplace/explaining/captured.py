@@ -55,7 +55,7 @@ from gnnplace.plans import (
 )
 from gnnplace.problem import Cluster, with_slack
 
-TP_COLLECTIVES = 10  # of a layer and micro-batch, with sequence parallelism
+TP_COLLECTIVES = 10  # Collectives of a layer and micro-batch, with sequence parallelism
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
 
 

@@ -30,8 +30,9 @@ from gnnplace.errors import InputError
 from gnnplace.graph.computation_graph import ComputationGraph
 
 ROUNDS = 24
-FIRST_CAP = 0.25  # of the mean cost of a wished group
-RIDERS = 1.3  # of its costliest op's cost: a group of one costly op and light ones
+FIRST_CAP = 0.25  # Relative to the mean cost of a wished group
+# Relative to the cost of its costliest op, beside which light ops may ride.
+RIDERS = 1.3
 # The largest loss, relative to the cap, at which two units are united; tuned on the zoo.
 UNITING = 1 / 64
 UNIT_GROUPS = 4.0  # a unit should be worth so many groups: forward, backward, update

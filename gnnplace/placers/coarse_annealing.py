@@ -26,8 +26,9 @@ from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired, now
 
 GROUPS = 200
-MOST_OPS = 20_000  # of one micro-batch, above which nothing is grouped
-SECONDS_AN_OP = 5e-5  # of one micro-batch, that grouping takes; 2,000 to 64,000 ops
+MOST_OPS = 20_000  # If a micro-batch has more ops, nothing is grouped
+# Seconds of grouping for each op of a micro-batch, at 2,000 to 64,000 ops.
+SECONDS_AN_OP = 5e-5
 
 
 class CoarseAnnealing(Placer):

@@ -74,14 +74,14 @@ if TYPE_CHECKING:
 
 DRAWS = 8
 ENCODING = 1.5e-5  # seconds an op that one encoding takes
-LEAST_OPS = 1_000  # of a problem that the network is asked for; at most ``LARGE``
+LEAST_OPS = 1_000  # The network is asked for problems of this size up to ``LARGE``
 NAME = "graph network"
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
-FEWER_AIMS = 6  # where the network decodes as well
+FEWER_AIMS = 6  # The number of aims if the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
 # The share of the time after which a small problem gets no cuts as starts.
 MORE_STARTS = 1 / 4
-SEED = 0  # of the draws of cuts, which are the same whatever the seed of a search is
+SEED = 0  # Drawn cuts are the same, whatever the seed of a search is
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 

@@ -59,7 +59,7 @@ from gnnplace.simulation import justify
 
 COLDEST = 1e-4
 FEWEST_MOVES, FIRST_OPS = 50, 500_000  # moves of the first cycle, and moves times ops
-GROWTH = 1.3  # of a cycle's length from one to the next
+GROWTH = 1.3  # A cycle's length, relative to the one before
 REFINED = 200  # moves of a cycle from which on passes come after it
 BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups begins
 # Moves times ops of a search on groups over those of the ops'.

@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
 
 Progress = Callable[[str], None]
-LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # what ``best`` is made of
+LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # The members of ``best``
 MODULE = "gnnplace.policy.warming"
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
-FEW_MOVES = 20.0  # of the learned placer's search
+FEW_MOVES = 20.0  # Moves of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
 # Kernels that a placer needs, for the line of progress; fewer where a second process helps. Others
 # need no more than the portfolio.
@@ -71,8 +71,8 @@ NUMBER = {"best": 139, "learned": 120, "learned-untrained": 120, "single": 66}
 # The placers that search large problems on groups.
 ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")
 FEWER = 102
-GROUPS = 29  # besides, for large problems
-ROOMS = ("graph", "simulation", "placers", "policy")  # of kernels
+GROUPS = 29  # Further kernels for large problems
+ROOMS = ("graph", "simulation", "placers", "policy")  # The rooms that have kernels
 
 
 class WarmingScope(NamedTuple):

@@ -20,7 +20,7 @@ from gnnplace.problem.microbatching import with_microbatches
 
 # The key of a placement file for the constraints that were asked.
 CONSTRAINTS_KEY = "x-constraints"
-CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
+CLUSTER_KEY = "x-cluster"  # The key of a placement file for the cluster's name
 # Optional keys.
 ABOUT = ("predicted_step_time", "lower_bound", "placer", "seconds", "seed")
 

@@ -276,7 +276,8 @@ def build_problem(
     return Problem(name, graph, cluster, costs, **(plain | given))
 
 
-OPTIONS_KEY = "x-capture"  # of problem and placement files: how the model was captured
+# The key of problem and placement files for how the model was captured.
+OPTIONS_KEY = "x-capture"
 Name = Annotated[str, Field(min_length=1)]
 
 

@@ -26,7 +26,7 @@ from gnnplace.files import write_text
 from gnnplace.problem import PHASES, Problem
 from gnnplace.simulation import Simulation
 
-VERSION = "0.0.4"  # of Chakra's schema
+VERSION = "0.0.4"  # The version of Chakra's schema
 MICRO = 1e6
 Message = dict[str, Any]
 

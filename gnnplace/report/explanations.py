@@ -333,7 +333,7 @@ def _side_data(difference: PlacementDifference, side: Side) -> dict[str, Any]:
     }
 
 
-CLOSE = 0.02  # of the bound: nothing is left to gain
+CLOSE = 0.02  # If the gap to the bound is less, nothing is left to gain
 OPTIMAL = 1e-9
 
 

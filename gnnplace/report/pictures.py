@@ -141,11 +141,11 @@ VERMILION = COLOURS[1]
 GREY = COLOURS[-1]
 DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^")  # a set of colours each
 KINDS = (".svg", ".html")
-WIDE, SQUARE = (10.5, 5.8), (8.6, 5.8)  # of pictures, in 72 pixels
-LETTERS = 95  # of a title's line
-DECADES = 2.5  # from which on only powers of ten are named on an axis
+WIDE, SQUARE = (10.5, 5.8), (8.6, 5.8)  # Sizes of pictures, in units of 72 pixels
+LETTERS = 95  # The letters of a title's line
+DECADES = 2.5  # From as many on, an axis names powers of ten alone
 Table = Mapping[str, Sequence[float]]  # numbers by a row's name; nan for an empty cell
-PALE, DEEP = "#ebf5eb", "#b2182b"  # of the least and the most shade
+PALE, DEEP = "#ebf5eb", "#b2182b"  # The least and the most shade
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "gnnplace",
     "svg.fonttype": "none",

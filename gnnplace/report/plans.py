@@ -503,7 +503,7 @@ def run_lines(run: Run) -> list[str]:
     return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
 
 
-STAGE_LINES = 8  # of stages at most, where coarser ones serve
+STAGE_LINES = 8  # The most lines of stages if coarser ones serve
 FOLDED = 2  # stages that are alike and told one by one
 NAMES = {
     "F": "forward",
@@ -513,7 +513,7 @@ NAMES = {
     "end": "exchange and update",
 }
 MOST = 50_000  # passes that are drawn
-MOST_ROWS = 128  # of devices that are drawn, and columns
+MOST_ROWS = 128  # The most devices that are drawn, and columns
 WHY = "The plan has its stage on this rank."
 
 

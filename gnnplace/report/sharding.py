@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
     from gnnplace.sharding import GoalAnswer, LayerSplit, SplitGoal
 
-WHOLE = "whole on every device"  # what a layer that is not split is called
+WHOLE = "whole on every device"  # The text for a layer that is not split
 DOES = {
     "compute": "compute, forward and backward",
     "gradient": "exchange of gradients",

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from gnnplace.zoo import Workload
 
 MOST_DEVICES = 1024
-DEVICES = 8  # where nothing says how many
-FLOPS, BANDWIDTH = 10e12, 16e9  # of the PaSE authors' cost model
+DEVICES = 8  # The default number of devices
+FLOPS, BANDWIDTH = 10e12, 16e9  # Figures of the PaSE authors' cost model
 TIME: str = "time"
 MEMORY: str = "memory"
 FEWEST: str = "gpus"

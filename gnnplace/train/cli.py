@@ -84,7 +84,7 @@ def defer_torchmetrics() -> None:
     sys.modules["torchmetrics"] = package
 
 
-PLACES = ("recipes", "../../trainers")  # of the recipes: in a wheel, in a checkout
+PLACES = ("recipes", "../../trainers")  # Folders of recipes: in a wheel, in a checkout
 
 
 def _recipe(arg: str) -> str:

@@ -44,7 +44,7 @@ TEST_SEEDS = 500_000
 # The stream of random numbers that chooses captured and large problems.
 TELLING = 1
 GROUPS = (60, 400)  # least and most groups of a captured graph
-BATCH = (0.25, 4.0)  # of the captured batch, in training
+BATCH = (0.25, 4.0)  # Relative to the captured batch, in training
 
 
 class EpochSampler(DistributedSampler[int]):

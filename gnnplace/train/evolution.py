@@ -61,13 +61,15 @@ if TYPE_CHECKING:
 STARTS = 4  # best decodes that one is drawn from
 HABIT = Habit(shifts=0.1, loose=0.05)
 UNTOUCHED = 0.4  # share of placements that are refined as they were decoded
-MOST_MOVES, OP_MOVES = 1_000, 300_000  # of an improvement; the latter over ops
+# The most moves of an improvement; the latter is divided by the number of ops.
+MOST_MOVES, OP_MOVES = 1_000, 300_000
 STAYS = (0.3, 5.0)  # percent, drawn evenly in the logarithm
 NOISES = (0.0, 0.0, 1.0, 3.0)  # percent
 MOST = 0.2  # greatest change that counts, in log step time
-LEAST_SPREAD = 0.02  # of a feature
+LEAST_SPREAD = 0.02  # The least spread of a feature
 SPREAD_OF = 16  # problems that spreads are taken from
-STATE, RANDOM = "evolution", "_rng"  # of a checkpoint; of the search
+# A key of a checkpoint; a key of the search's state.
+STATE, RANDOM = "evolution", "_rng"
 
 
 def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:

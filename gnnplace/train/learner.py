@@ -43,12 +43,13 @@ from gnnplace.train.export import save_whole
 from gnnplace.train.exposure import Exposing
 from gnnplace.train.limits import check_least
 
-SECONDS = "training_seconds"  # of a checkpoint
+SECONDS = "training_seconds"  # A key of a checkpoint
 SHIPPED = "shipped"  # the network of the package, as a start
 # A key of a checkpoint: ``val/ratio`` of the start weights.
 START_RATIO = "start_ratio"
-AT_THE_END = "last"  # of the name of the folder that has the network of the last step
-DECAY = 0.99  # of the moving average, a step; less in the first 900, which forget the beginning
+AT_THE_END = "last"  # The suffix of the folder with the network of the last step
+# Decay of the moving average a step; less in the first 900, which forget the beginning.
+DECAY = 0.99
 # The log ratio below which a problem was placed better than by the heuristics.
 BETTER = -1e-3
 

@@ -73,8 +73,8 @@ HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))
 """Those of `gnnplace.policy.search`: cold with new orders, warm, hot in a fixed order."""
 HOTTEST, COLDEST = (0.003, 0.01, 0.03), 1e-4
 """Temperatures at a search's start, by habit, and at its end; of the step time."""
-STAGES = 8  # of cooling
-TEMPERATURE = 1.0  # of the samples
+STAGES = 8  # Stages of cooling
+TEMPERATURE = 1.0  # Temperature of the samples
 KEPT = 3  # first choices that are proposed as they are, and refined
 DARING = 1.0
 APART = 0.01  # least distance of placements that are measured at a time

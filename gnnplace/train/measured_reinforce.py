@@ -34,7 +34,7 @@ from gnnplace.train.exposure import exposure_of_problems
 from gnnplace.train.reinforce import Reinforce, unevenness
 
 FAILED = 3.0
-OWN = "own decode before"  # of a checkpoint
+OWN = "own decode before"  # A key of a checkpoint
 
 
 class MeasuredReinforce(Reinforce):

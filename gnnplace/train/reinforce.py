@@ -85,7 +85,7 @@ from gnnplace.train.limits import check_least
 MOST = 2.0  # greatest advantage, in standard deviations
 MANY = 400  # units beyond which fewer placements are drawn, so that a problem takes as long
 KEPT = 4_000  # problems that stay as the network walks them
-LABELS = "labels"  # of a checkpoint
+LABELS = "labels"  # A key of a checkpoint
 HEAT = 0.03  # difference of log seconds that makes a number of devices less wanted by a factor of e
 COUNT = 0.3  # weight of the loss of the number of devices
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 CHOICES = 2  # answers that a multiple-choice head chooses from
-FRAMES_PER_LETTER = 4  # of a sound, for heads with CTC
+FRAMES_PER_LETTER = 4  # Frames of a sound for each letter, for heads with CTC
 LANGUAGE = (
     "ForCausalLM",
     "ForMaskedLM",

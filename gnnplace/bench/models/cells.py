@@ -21,7 +21,8 @@ from gnnplace.zoo import Workload, classified_images
 
 # Input and operation, twice. Inputs 0 and 1 are the cell's own.
 Node = tuple[int, str, int, str]
-OPERATIONS = ("sep3", "sep5", "avg", "max", "identity")  # of ENAS's micro search space
+# The operations of ENAS's micro search space.
+OPERATIONS = ("sep3", "sep5", "avg", "max", "identity")
 NASNET_NORMAL: tuple[Node, ...] = (
     (1, "sep3", 1, "identity"),
     (0, "sep3", 1, "sep5"),

@@ -48,7 +48,7 @@ LOOK = 0.2
 """Seconds to find out whether the machine is quiet."""
 IDLE = ("idle", "iowait", "guest", "guest_nice")
 """Fields of `cpu_times` that are no work, or are counted elsewhere as well (proc(5))."""
-VERSION = 2  # of what is measured and how; a change makes old entries unread
+VERSION = 2  # Changes with what is measured and how, so that old entries are not read
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SPEC = re.compile(r"(auto)|(cpu|cuda)(?::(\d+))?")
 MOST_WORKERS = 1024  # a cluster has a link for each pair
-SHARE = 0.8  # of the free memory that all workers together may take
+SHARE = 0.8  # The share of the free memory that all workers together may take
 # Copies between GPUs of one server over PCIe 4.0, as `gnnplace.problem.cluster.presets` has them;
 # assumed where they cannot be measured.
 PCIE_LATENCY = 10e-6

@@ -38,7 +38,7 @@ QUICK, WIDE = ("contiguous", ("best", "portfolio", "learned"))
 PARTS = (-0.5, 0.5, -0.25, 0.25)
 WORTH = 1.05  # times faster, at least, what is advised
 CPU = "cpu"
-MOST_OPS = 20_000  # of what is simulated
+MOST_OPS = 20_000  # Larger problems are not simulated for advice
 
 
 @dataclass(frozen=True)

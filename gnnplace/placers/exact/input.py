@@ -19,7 +19,8 @@ from gnnplace.problem import Problem
 from gnnplace.simulation import durations, most_seconds
 
 RESOLUTION = 1e8  # Units in the horizon where times have no common unit.
-ROUNDING = 1e-9  # Of a duration: quotients a hair below a whole number count as it.
+# Relative to a duration: quotients a hair below a whole number count as it.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,11 @@ WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved
 WHOLE_SIZE_WITHOUT_BUDGET = 400
 # Of the budget: where the model is solved whole, in parts, and where even parts are large.
 ANNEALING_SHARE = 0.05, 0.7, 0.95
-RUN_SECONDS, RUN_OPS = 12.0, 300  # Of one annealing, longer above so many ops.
+RUN_SECONDS, RUN_OPS = 12.0, 300  # Seconds of one annealing, longer above as many ops
 PART_OPS = 500  # Ops above which parts take too long.
 # The share of the budget for the whole model; the rest is for the tree and for parts.
 WHOLE_SHARE = 0.3
-TURN_SHARE = 0.15  # Of that rest, for each turn of them.
+TURN_SHARE = 0.15  # The share of that remainder for each turn
 PART_SECONDS = 2.0
 FEWEST_UNITS = 3
 MOST_UNITS = 60

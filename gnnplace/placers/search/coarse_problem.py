@@ -48,10 +48,10 @@ from gnnplace.placers.search.space import LEAST_TIGHT, SearchSpace, unit_mean
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
 from gnnplace.simulation import least_times, longest_path
 
-MOST_CODES = 127  # of phase, pin and kinds together: what coarsening has room for
+MOST_CODES = 127  # Coarsening has room for as many combinations of phase, pin and kinds
 SEGMENTS = 96
 LEAST_OPS = 5_000  # a problem with fewer is placed whole
-FEWER, FEWER_TIGHT = 0.5, 0.7  # of the ops at most that may remain as groups
+FEWER, FEWER_TIGHT = 0.5, 0.7  # The largest share of ops that may remain as groups
 MOST_LOST = 1.75  # critical path of the groups over that of the ops
 FAR = 3.0  # segments over which a unit's forward ops are far apart
 

@@ -46,7 +46,7 @@ from gnnplace.simulation import lower_bounds
 PROVEN = 1e-6  # Interval over bound, minus one, that counts as optimal.
 MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
 FEW = 4096  # Placements that are all tried.
-MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
+MOST_SORTS = 4  # Only as many sorts of devices are split over separately
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
 # Shares of the memory that state may take, until activations fit as well.
 SHARES = (1.0, 0.85, 0.7, 0.5)

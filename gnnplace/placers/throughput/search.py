@@ -22,7 +22,7 @@ from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import Flows, loads
 from gnnplace.simulation import with_messages
 
-MEAN = 0.05  # of the mean load in the energy
+MEAN = 0.05  # The weight of the mean load in the energy
 HOT, FALL = 0.02, 300.0  # First temperature, of the start's energy; how far it falls.
 MOVES_WITHOUT_BUDGET = 100_000
 ROUNDS = 50

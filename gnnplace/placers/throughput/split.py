@@ -59,7 +59,7 @@ MOST_BLOCKS = 1_200
 MOST_STATES = 4_096
 # The most steps of the recurrence; larger graphs are cut at fewer places.
 MOST_WORK = 400_000_000
-MOST_NODES, FEWEST_NODES = 200_000, 50  # Of the branch and bound, for each order.
+MOST_NODES, FEWEST_NODES = 200_000, 50  # Limits of the branch and bound, for each order
 NODE_WORK = 20_000_000  # Units and flows that it may look at.
 
 

@@ -55,7 +55,8 @@ LEANS = ("", ", whatever the load", ", early starts")
 ANY_LOAD = 1  # index in ``LEANS``
 LEAN_ORDERS = ("upward-rank", IN_TIME)
 ROUNDS = (1, 2, 3)
-MOST_EVERY = 8  # with micro-batches, every number of devices up to this
+# Up to as many devices, micro-batches get an aim for every number of devices.
+MOST_EVERY = 8
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # who trains has parameters of torch, who places has arrays
     from gnnplace.policy.network import PlacementPolicy
 
 MARGINS = (1.1, 1.6, 2.4)  # on the bytes at the peak, where memory matters
-SHARE = 1 / 8  # of the time there is, for aims beyond those
-MOST_AIMS = 12  # of the first choice, as they are listed
+SHARE = 1 / 8  # The share of the time for aims beyond those
+MOST_AIMS = 12  # The most aims of the first choice
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Decoded:
     fits: bool
 
 
-SCORE = attrgetter("score")  # of a decode, to rank by
+SCORE = attrgetter("score")  # Ranks decodes
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ from gnnplace.simulation import (
     without_gaps,
 )
 
-NEAR_PEAK = 0.9  # of the most bytes alive
+NEAR_PEAK = 0.9  # Relative to the most bytes that are alive
 
 
 class Walk(NamedTuple):

@@ -35,8 +35,8 @@ from gnnplace.simulation import mean_transfer_times
 AIMS = (16, 4, 1)
 NUM_LEVELS = len(AIMS) + 1
 SLACK = 1.5  # most work of a cluster, of an even share
-PASSES = 2  # with the same aim
-DIGITS = 9  # of a ratio; what is nearer than that is equal
+PASSES = 2  # Passes with the same aim
+DIGITS = 9  # Digits of a ratio that are compared
 
 
 class Clusters(NamedTuple):

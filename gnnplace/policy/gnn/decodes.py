@@ -18,9 +18,10 @@ from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.rollouts import Episodes
 
-TEMPERATURE = 0.7  # of draws; 0.4 and 1.0 were worse on validation families
-SEED = 0  # of the draws, which are the same whatever the seed of a search is
-FIRST_DRAWS = 16  # of a first answer, beside a greedy decode for each number of devices
+TEMPERATURE = 0.7  # Temperature of draws; 0.4 and 1.0 were worse on validation families
+SEED = 0  # Draws are the same, whatever the seed of a search is
+# Draws of a first answer, beside a greedy decode for each number of devices.
+FIRST_DRAWS = 16
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from torch.nn.functional import linear
 
 NUM_BUCKETS = 16
 NUM_POOLED = 2  # levels of clusters
-PARTS = 5 + NUM_POOLED  # what an op's state is updated from
+PARTS = 5 + NUM_POOLED  # The number of vectors that update an op's state
 
 
 class GraphBatch(Protocol):

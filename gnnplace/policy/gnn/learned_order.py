@@ -31,7 +31,8 @@ from gnnplace.graph import (
     zero_ints,
 )
 
-SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all
+# Of the first order: a draw moves an op by about a thirtieth of all ops.
+SHARPNESS = 32.0
 
 
 def first_priority(order: IntArray) -> FloatArray:

@@ -34,7 +34,8 @@ STARTS = 3
 TIGHT_STARTS = 6
 STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
 ROUNDS = 3
-MANY_STARTS, FEW_STARTS = 16, 4  # of halving: with a meek pass each way, with a round
+# Of halving, with a cautious pass each way; with a round.
+MANY_STARTS, FEW_STARTS = 16, 4
 
 
 def starts(ranked: list[Decoded], most: int) -> list[Decoded]:

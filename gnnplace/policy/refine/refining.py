@@ -81,7 +81,7 @@ PRIOR = {  # in percent of the step time, but for memory
 }
 TAIL, FLOW, NEAR, MOVED, PATH, REST = range(SENDING + 1, SENDING + 7)
 SCRATCH = REST + 1  # numbers a device that ``observe`` adds up
-NEARLY = 0.98  # of the step time: what is below is not critical
+NEARLY = 0.98  # Relative to the step time: shorter paths are not critical
 
 
 @inner(_nrt=False)

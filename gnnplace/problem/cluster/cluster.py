@@ -166,7 +166,7 @@ def counts_of_devices(most: int) -> list[int]:
     return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
 
 
-LISTED_DEVICES = 1024  # of which links between all pairs may be listed
+LISTED_DEVICES = 1024  # Up to as many devices, links between all pairs may be listed
 # The number of devices up to which every pair is a link; more links are made by rule.
 FEW_DEVICES = 64
 MOST_DEVICES = 16384

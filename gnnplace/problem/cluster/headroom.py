@@ -16,7 +16,7 @@ from gnnplace.problem.cluster.gpus import known_kind
 
 SLACK = 0.112
 PROCESS = 4.24e9
-CONTEXT = 1e9  # of PROCESS; presets leave it out of a device's memory
+CONTEXT = 1e9  # Bytes, a part of PROCESS; presets leave it out of a device's memory
 
 SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 

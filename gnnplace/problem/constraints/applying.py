@@ -38,7 +38,7 @@ from gnnplace.problem.constraints.constraints import (
 )
 
 Progress = Callable[[str], None]
-ELSEWHERE = ("cpu", "disk")  # where accelerate keeps what fits on no GPU
+ELSEWHERE = ("cpu", "disk")  # Where accelerate puts what fits on no GPU
 CPU = "cpu"
 
 

@@ -26,7 +26,7 @@ from gnnplace.files import MOST, read_text, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import FORWARD, Cluster, Device, Problem, all_pairs, build_problem
 
-SCALE = 1e10  # of their costs over seconds, and bytes a second of a link
+SCALE = 1e10  # Their costs in units a second, and bytes a second of a link
 FEWEST_LINES = 5
 COSTS = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*")
 NUMBERS = re.compile(r"\s*(\d+\s*,\s*)*(\d+)?\s*")

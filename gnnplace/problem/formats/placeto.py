@@ -42,7 +42,7 @@ LAUNCH = 5.7  # microseconds that a device is busy after an op
 LATENCY = 25e-6  # seconds
 BANDWIDTH = 7.6e9  # bytes a second
 NUM_DEVICES = 3
-ALL_STREAMS = "all"  # in the name of the device whose times count
+ALL_STREAMS = "all"  # A part of the name of the device whose times count
 NonNegative = Annotated[float, Field(ge=0, le=MOST)]
 
 

@@ -49,7 +49,7 @@ from gnnplace.tracing import (
     set_step,
 )
 
-TARGET = attrgetter("target")  # of an op
+TARGET = attrgetter("target")  # The target of an op
 TIMES, MOST = 4.0, 0.1
 """A run may be off from double precision TIMES as much as eager PyTorch, and MOST at the most."""
 

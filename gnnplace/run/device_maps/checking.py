@@ -34,7 +34,7 @@ from gnnplace.tracing import (
 )
 from gnnplace.zoo import Loss, Workload
 
-LABELS = ("labels",)  # what models of Hugging Face take for training alone
+LABELS = ("labels",)  # Inputs that models of Hugging Face take for training alone
 Tree = TypeVar("Tree")
 Arguments = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments of a call."""

@@ -36,7 +36,7 @@ from gnnplace.tracing import (
     workload_of,
 )
 
-STEPS = 10  # of a run that does not say how many
+STEPS = 10  # The default number of steps of a run
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ but no more; a gradient that is lost or counted twice is off by 1, and by as muc
 NOTHING = 1e-6
 """What counts as nothing beside the largest gradient of all: the true gradient of a key's bias is
 zero, for softmax takes it out, and what is there is rounding."""
-RATE = 1e-3  # of AdamW
+RATE = 1e-3  # The learning rate of AdamW
 LOSSES = 1e-4
 """Largest relative difference of losses after steps of AdamW: one of 1e-9 in a gradient that is
 zero becomes one of 1e-4 in a parameter, the size of Adam's step. Where it is larger (batch norm of

@@ -33,14 +33,14 @@ Corner = tuple[float, float]
 EPSILONS = (2.0, 0.5, 0.1, 0.02, 0.005)
 FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
 WORK = 2e9  # Points merged in a stage: about ten seconds.
-POINTS = 1e8  # Of all lists at once; 24 bytes each.
+POINTS = 1e8  # The most points of all lists at once; 24 bytes each
 REGIONS = 48
 # Weighings in all if no stage ends; each takes some ten milliseconds.
 MORE_SOLVES = 150
 # Shares of the error, by a step's number of children: sums need it most.
 SHARES = (0.05, 0.25, 1.0)
 WEIGHTS = 16
-SLACK = 1e-14  # Of the whole time or memory: below this, a difference is rounding.
+SLACK = 1e-14  # Relative to all time or memory: smaller differences are rounding
 BOUND_SLACK = 1e-9
 SHORT = 16  # Lists up to this length are not thinned.
 

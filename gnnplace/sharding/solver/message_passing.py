@@ -23,7 +23,8 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.tables import Flat, flat_of
 
-ROUNDING = 1e-12  # Of the sum of all tables' largest numbers: what rounding may take from a bound.
+# Rounding may take as much from a bound, relative to the sum of all tables' maxima.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)

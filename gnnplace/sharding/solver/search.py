@@ -34,7 +34,8 @@ SWEEPS = (4, 60)  # The second where the first has left too much.
 LARGE = 3e8  # Cells of an elimination that more sweeps should make smaller.
 # Shares of the gap that are still almost the least.
 NEAR = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-6)
-CLOSE = 1e-9  # Of the cost: a bound this near to a strategy discards all that can be discarded.
+# Relative to the cost: a bound this near discards all that can be discarded.
+CLOSE = 1e-9
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def on_one_machine(
 
 THRESHOLDS = 64
 MOST_CELLS = 20_000_000
-ROUNDING = 1e-9  # Of a unit's work: what is left by rounding alone is nothing.
+ROUNDING = 1e-9  # Relative to a unit's work: a smaller remainder is rounding
 
 
 def thresholds(values: FloatArray, count: int = THRESHOLDS) -> FloatArray:

@@ -39,10 +39,10 @@ from gnnplace.simulation.bounds.work_and_path import UPDATES, work_weights
 from gnnplace.simulation.compiled import least_times, tails
 from gnnplace.simulation.transfer import least_seconds
 
-MOST_PAIRS = 4_000_000  # Of ops of one unit, all units together: 32 MB.
+MOST_PAIRS = 4_000_000  # Pairs of ops of one unit, in all units together: 32 MB
 MOST_STEPS = 60_000_000  # ops and edges that all sweeps together may pass: 0.2 s
 BITS = 63
-ROOM = 1.0 + 1e-9  # Of memory, for sums in another order.
+ROOM = 1.0 + 1e-9  # A factor of memory, because sums in another order differ
 
 
 def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:

@@ -140,7 +140,8 @@ def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
 
 
 UPDATES = 120
-RATE, SLOWER = 0.4, 0.95  # Of the first update, and of each update the next.
+# The rate of the first update, and of each update relative to the one before.
+RATE, SLOWER = 0.4, 0.95
 
 
 @kernel

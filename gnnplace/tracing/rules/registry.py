@@ -54,10 +54,11 @@ from gnnplace.tracing.rules.rule import (
 from gnnplace.tracing.rules.shapes import SHAPE_RULES, with_groups
 
 EXAMPLES = "0"  # the label of the batch, as in other rules
-MOST_ELEMENTS = 1 << 24  # of all tensors that a call reads or makes, to be tried
+# A call is tried if all tensors that it reads or makes have at most as many.
+MOST_ELEMENTS = 1 << 24
 MOST_PARTS = 8
 SEEDS = (0, 1)
-UNKNOWN = "no rule for"  # how the reason of such a call begins
+UNKNOWN = "no rule for"  # The reason of a call without a rule begins with it
 
 
 def with_batches(graph: CallGraph, rules: list[Rule]) -> list[Rule]:

@@ -38,7 +38,7 @@ from gnnplace.tracing.rules import (
 
 WHOLE = "whole"
 ROWS = "rows"
-SPREAD = "spread"  # beside a label of examples it cuts these, too
+SPREAD = "spread"  # The label that cuts these examples too, beside a label of examples
 
 Operands = tuple[Any, ...]
 Keywords = dict[str, Any]

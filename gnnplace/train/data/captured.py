@@ -111,7 +111,7 @@ MEMORY = (AMPLE, TIGHT_MEMORY)
 MICROBATCHES = (1, 4, 8)
 MOST_OPS = 10_000
 TIGHT = 1.3  # fair shares that a device holds
-MARGIN = 1.1  # over the peak of the chunks that must fit
+MARGIN = 1.1  # Relative to the peak of the chunks that must fit
 # A faster kind, a slower one, and how fast their links are, bytes/s from slow to fast: processes
 # of a CPU (loopback to shared memory), GPUs (25 Gbit/s network to NVLink).
 LINKS: tuple[Link, ...] = (

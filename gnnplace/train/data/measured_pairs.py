@@ -58,7 +58,7 @@ from gnnplace.train.workbench import (
 
 PROFILES, ROWS = "profiles.jsonl", "pairs.jsonl"
 WORKERS = "cpu:2"
-STEPS = 10  # of a run; the shortest counts
+STEPS = 10  # Steps of a run; the shortest counts
 NANOSECOND = 1e-9
 R = TypeVar("R", bound=Schema)
 

@@ -23,7 +23,7 @@ PLACERS = (
     "single",
     "round-robin",
 )
-MOST_DRAWS = 100  # of random placements of a graph
+MOST_DRAWS = 100  # The most random placements of a graph
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,8 @@ BITS = {
 STRING = 8
 INT64 = 7
 INT32 = 6
-POINTER_BITS = 64  # of a string: its text lies elsewhere, and its length is in no type
+# Bits of a string's pointer; its text lies elsewhere, and no type has its length.
+POINTER_BITS = 64
 MAX_NUMBERS = 4096  # elements of a constant whose values may decide shapes
 
 

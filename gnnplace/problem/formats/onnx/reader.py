@@ -33,7 +33,7 @@ from gnnplace.problem.formats.onnx.work import Work
 from gnnplace.problem.formats.protobuf import WireMessage
 from gnnplace.problem.problem import Problem
 
-GRAPH, TRAINING_INFO = 7, 20  # of a model
+GRAPH, TRAINING_INFO = 7, 20  # Field numbers of a model
 MAX_COPIED = 1024  # bytes of a constant that every reader has a copy of
 
 
