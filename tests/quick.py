@@ -25,10 +25,8 @@ ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / ".pytest_cache" / "durations.json"
 CHEAP = 0.8  # seconds of a whole file that runs whatever changed
 WORK = 20.0  # seconds of tests that are chosen, of two processes; as much again goes into start-up
-STOP, KILL = (
-    38.0,
-    58.0,
-)  # seconds after which no further test begins; after which all is ended
+# Seconds after which no further test begins; after which all is ended.
+STOP, KILL = (38.0, 58.0)
 GUESS = 4e-4  # seconds a character of a test file that has not been timed
 
 

@@ -107,9 +107,8 @@ def private_attributes() -> list[str]:
                 root = dotted(node).partition(".")[0]
                 if root in ("self", "cls") and isinstance(node.value, ast.Name):
                     own.add(node.attr)
-                elif (
-                    root not in libraries and root != "aten"
-                ):  # ops, as in `aten._to_copy`
+                elif root not in libraries and root != "aten":
+                    # Ops, as in `aten._to_copy`.
                     reads.append((file, node.lineno, node.attr))
     return [
         f"{f}:{line}: {name}" for f, line, name in reads if name not in own | OF_PYTHON

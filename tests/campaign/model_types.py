@@ -70,10 +70,8 @@ def small_model(model_type: str) -> str:
     from transformers import AutoConfig
 
     fields: dict[str, Any] = {}
-    with (
-        warnings.catch_warnings(),
-        suppress(Exception),
-    ):  # some defaults do not pass their checks
+    # Some defaults do not pass their checks.
+    with warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore")
         fields = _small_fields(AutoConfig.for_model(model_type).to_dict())
     words = {"batch": 4, "length": 16, **fields}

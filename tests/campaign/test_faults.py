@@ -271,11 +271,8 @@ def ended_as_told(found: Answer, how: str, whom: str) -> None:
     if not found["struck"]:
         assert found["code"] == 0
     elif how == "SIGINT":
-        assert found["code"] in (
-            130,
-            0,
-            -2,
-        )  # -2: it had just ended, or had not yet begun
+        # -2: it had just ended, or had not yet begun.
+        assert found["code"] in (130, 0, -2)
         assert len(lines) <= 1
     elif whom == "worker":
         assert found["code"] in (1, 0), found["code"]

@@ -305,9 +305,8 @@ def test_a_random_model_is_trained_as_pytorch_trains_it_or_refused(
         counted("no model of eager PyTorch either", 1)
         return
     if differs and not case.half:
-        with suppress(
-            GnnplaceError
-        ):  # in which power iterations, too, tell shares apart
+        # In which power iterations, too, tell shares apart.
+        with suppress(GnnplaceError):
             differs = gone(
                 seed, road, lambda seed: in_double(usual(seed)), DOUBLE_ROUNDING
             )

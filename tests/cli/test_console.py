@@ -22,9 +22,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _as_a_process_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        console._State, "shown", True
-    )  # a quiet command may have run here before
+    # A quiet command may have run here before.
+    monkeypatch.setattr(console._State, "shown", True)
     monkeypatch.setattr(console._State, "counted", ("", 0.0))
 
 

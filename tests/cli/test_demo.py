@@ -91,8 +91,7 @@ def test_capture_says_what_it_found(tmp_path, here):
     assert failed.returncode == 2
     assert "broken.py" in failed.stderr
     assert "Traceback" not in failed.stderr
-    told = [
-        line for line in failed.stderr.splitlines() if not line.startswith("  ")
-    ]  # progress
+    # Progress.
+    told = [line for line in failed.stderr.splitlines() if not line.startswith("  ")]
     assert len(told) == 1
     assert not (tmp_path / "g.json").exists()

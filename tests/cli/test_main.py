@@ -31,9 +31,8 @@ def problem_path(tmp_path):
 def failure(arguments, capsys):
     code = run([str(argument) for argument in arguments])
     captured = capsys.readouterr()
-    told = [
-        line for line in captured.err.splitlines() if not line.startswith("  ")
-    ]  # progress
+    # Progress.
+    told = [line for line in captured.err.splitlines() if not line.startswith("  ")]
     assert len(told) == 1, captured.err
     assert "Traceback" not in captured.err
     return code, told[0] + "\n"

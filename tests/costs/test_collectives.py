@@ -137,9 +137,8 @@ def test_measured_between_servers_goes_before_stages():
         ALL_REDUCE, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8)
     )
     assert whole.provenance == MEASURED
-    assert whole.seconds == pytest.approx(
-        7.0e-3, rel=0.1
-    )  # the source: 64.5 MB in 7.07 ms
+    # The source: 64.5 MB in 7.07 ms.
+    assert whole.seconds == pytest.approx(7.0e-3, rel=0.1)
     gather = collective(
         ALL_GATHER, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8)
     )
@@ -214,9 +213,8 @@ def test_groups_of_clusters():
     )
     assert group_of(cluster, [0, 3, 5]) == Group("nvswitch-h100", None, 1, 3)
     assert group_of(cluster, [0, 8]) == Group(None, "infiniband-dgx-h100", 2, 1)
-    assert (
-        group_of(cluster, [0, 1, 8]) is None
-    )  # servers with different numbers of devices
+    # Servers with different numbers of devices.
+    assert group_of(cluster, [0, 1, 8]) is None
     assert group_of(preset("nvlink-h100-8"), range(8)) is None
     assert group_of(cluster, [4]) == Group(None)
 

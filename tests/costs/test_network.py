@@ -34,9 +34,8 @@ def test_servers_are_read_off_fabrics_and_off_bandwidths():
     plain = network(of_links(None))
     assert (plain.per_server, plain.fabric) == (2, None)
     shared = network(of_links("rail"))
-    assert shared.card == pytest.approx(
-        plain.card / 2
-    )  # both GPUs of a server share its channel
+    # Both GPUs of a server share its channel.
+    assert shared.card == pytest.approx(plain.card / 2)
 
 
 def test_inside_a_server_the_table_answers():

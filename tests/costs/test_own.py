@@ -54,9 +54,8 @@ def test_without_messages_the_bus_bandwidth_does(tmp_path):
     measured = with_measurements(preset("nvswitch-h200-8"), write(tmp_path, new()))
     link = measured.cluster.links[0]
     assert link.bandwidth == pytest.approx(229.31e9, rel=1e-3)
-    assert link.latency == pytest.approx(
-        21.3e-6 / 2.5, rel=1e-3
-    )  # one launch, three levels
+    # One launch, three levels.
+    assert link.latency == pytest.approx(21.3e-6 / 2.5, rel=1e-3)
     assert "from its all-reduce, as it has no sendrecv_perf" in measured.notes[0]
 
 
@@ -70,23 +69,19 @@ def test_servers_and_what_is_between_them(tmp_path):
         assert new_ == (old.fabric == "infiniband-dgx-h100")
         assert new_ or link == old
     two_tier = with_measurements(preset("two-tier-a100-2x4"), path).cluster
-    assert (
-        sum(k.fabric == "own-between" for k in two_tier.links) == 32
-    )  # the slowest, unnamed
+    # The slowest, unnamed.
+    assert sum(k.fabric == "own-between" for k in two_tier.links) == 32
 
 
 def test_meshes_reduce_by_them(tmp_path):
     measured = with_measurements(preset("pcie-a100-8"), write(tmp_path, new()))
     fabric, every = MeshFabric(measured.cluster, measured.table), range(8)
     assert fabric.collective(ALL_REDUCE, 2**20, every) == pytest.approx(45.65e-6)
-    both = fabric.collective(
-        ALL_REDUCE, 2**20, every, alike=2
-    )  # through one host bridge
+    # Through one host bridge.
+    both = fabric.collective(ALL_REDUCE, 2**20, every, alike=2)
     assert both == pytest.approx(2 * 45.65e-6)
-    known, link = (
-        MeshFabric(measured.cluster),
-        measured.cluster.links[0],
-    )  # a file has links alone
+    # A file has links alone.
+    known, link = (MeshFabric(measured.cluster), measured.cluster.links[0])
     ring = ring_seconds(ALL_REDUCE, 8, 2**20, link.bandwidth / 8, 2.5 * link.latency)
     assert known.collective(ALL_REDUCE, 2**20, every) == pytest.approx(ring)
     alone = link.latency + 2**20 / link.bandwidth

@@ -72,9 +72,8 @@ def test_every_kind_gets_a_time_for_every_type_and_family() -> None:
 def test_provenance_is_the_table_then_a_neighbour_then_the_roofline() -> None:
     rows = products(2048, 4096, 1024)
     assert provenance(rows, "a100-80") == TABLE
-    assert (
-        provenance(rows, "h200") == NEIGHBOUR
-    )  # no float32 table; that of another GPU
+    # No float32 table; that of another GPU.
+    assert provenance(rows, "h200") == NEIGHBOUR
     bare = CostTables({}, shipped_tables().errors)
     assert provenance(rows, "h200", bare) == ROOFLINE
 
@@ -100,9 +99,8 @@ def test_convolutions_use_tensor_cores_where_there_are_any() -> None:
                  bytes=4 * 12 * 56 * 56 * 384)  # fmt: skip
     rows = from_records([row])
     plain = roofline("a100", rows)[0]
-    assert (
-        predict(rows, "a100", shipped_tables()).seconds[0] < plain
-    )  # of float32 without TF32
+    # Of float32 without TF32.
+    assert predict(rows, "a100", shipped_tables()).seconds[0] < plain
 
 
 def test_an_error_grows_with_the_distance_to_what_was_measured() -> None:

@@ -168,10 +168,8 @@ def run(tmp_path):
 def test_kernels_are_read_from_disk_or_made_anew_where_that_cannot_be(run, tmp_path):
     """One way through, for every process that compiles takes a second."""
     assert run("once") == ["2.0 compiled 1"]
-    assert run("once", "twice") == [
-        "2.0 read 0",
-        "4.0 compiled 1",
-    ]  # with the inner one from disk
+    # With the inner one from disk.
+    assert run("once", "twice") == ["2.0 read 0", "4.0 compiled 1"]
     for path in (tmp_path / "cache").rglob("*.nb?"):
         spoilt = path.read_bytes().replace(b"numba.core.types", b"numba.gone.types")
         path.write_bytes(spoilt)

@@ -61,11 +61,8 @@ def test_a_run_comes_back_as_it_was_given(path):
         0.5,
         2,
     )
-    assert (found.steps, found.wall, found.virtual) == (
-        3,
-        1.5,
-        1.0,
-    )  # the interrupted one is out
+    # The interrupted one is out.
+    assert (found.steps, found.wall, found.virtual) == (3, 1.5, 1.0)
     assert (found.outcome.status, found.outcome.verified, found.outcome.bitwise) == (
         "ok",
         True,

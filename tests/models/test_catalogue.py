@@ -73,9 +73,8 @@ def test_rows_name_a_file_that_their_sizes_were_compared_with():
     """Most do; of the others no stored file was found that says their sizes."""
     on_card = {model.name for model in ROWS.values() if model.source == "card"}
     assert len(on_card) <= 31
-    assert (
-        "zai-org/GLM-4-32B-0414" in on_card
-    )  # the file that was found says other sizes
+    # The file that was found says other sizes.
+    assert "zai-org/GLM-4-32B-0414" in on_card
 
 
 def test_there_are_the_models_that_people_train():

@@ -90,9 +90,8 @@ def test_attention_over_heads_needs_no_reduction_and_over_the_sequence_those_of_
     operation = attention(2, 4, 6, 6, 5)
     assert costs(operation, heads=4)[1] == 0
     assert costs(operation, batch=2, heads=2)[1] == 0
-    assert costs(operation, sequence=2)[1] == 2 * (
-        2 * 6 * 4 * 5
-    )  # 2 (k-1)/k = 1, K and V.
+    # 2 (k-1)/k = 1, K and V.
+    assert costs(operation, sequence=2)[1] == 2 * (2 * 6 * 4 * 5)
 
 
 def test_a_convolution_split_along_its_height_exchanges_borders():
@@ -129,9 +128,8 @@ def test_configurations():
     rows = configurations(DENSE, 4)
     assert (rows[0] == 1).all()
     assert (rows.prod(axis=1) <= 4).all()
-    assert (
-        len(rows) == len(np.unique(rows, axis=0)) == 10
-    )  # Exponents of three that sum to 2.
+    # Exponents of three that sum to 2.
+    assert len(rows) == len(np.unique(rows, axis=0)) == 10
     assert (configurations(DENSE, 4, SplitSpace(exactly=True)).prod(axis=1) == 4).all()
     small = linear(2, Dimension("in", 1), Dimension("out", 3))
     assert configurations(small, 4).max(axis=0).tolist() == [2, 1, 2]

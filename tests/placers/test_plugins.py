@@ -106,9 +106,8 @@ def test_a_class_is_named_on_the_command_line(folder, named, device):
     answer = json.loads(Path("out.json").read_text())
     assert set(answer["device"].values()) == {f"d{device}"}
     assert answer["placer"] == "my-placer"
-    assert (
-        answer["predicted_step_time"] == 50.0
-    )  # twelve ops of 4 s, two of 1 s, one after another
+    # Twelve ops of 4 s, two of 1 s, one after another.
+    assert answer["predicted_step_time"] == 50.0
 
 
 def test_it_passes_the_contract_and_serves_in_python(folder):

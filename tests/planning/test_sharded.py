@@ -110,9 +110,8 @@ def test_a_batch_that_cannot_be_cut_has_no_ddp():
 def test_a_wrong_gradient_is_seen(monkeypatch):
     monkeypatch.setattr(Parameters, "_sum_over_shards", lambda *_: None)
     spec = "mlp?depth=1&width=64&batch=8"
-    fast = MeshMachine(
-        flops=1.0, bandwidth=1e30
-    )  # along the batch, which sums up gradients
+    # Along the batch, which sums up gradients.
+    fast = MeshMachine(flops=1.0, bandwidth=1e30)
     plan = gnnplace.plan_shard(spec, SplitOptions(2), machine=fast)
     run = gnnplace.run_plan(plan, spec, train=0, steps=1)
     assert not run.passed

@@ -31,9 +31,8 @@ def test_a_page_has_every_pass_and_every_device(schedule):
             plan.file.memory[plan.file.stages[rank].rows[0][0]].model_dump().values()
         )
         assert unpacked(sizes, "f4").max() <= sum(planned) * (1 + 1e-6)
-        if (
-            schedule == "1f1b"
-        ):  # with several stages a rank, not all of them are full at once
+        # With several stages a rank, not all of them are full at once.
+        if schedule == "1f1b":
             assert unpacked(sizes, "f4").max() == pytest.approx(sum(planned), rel=1e-6)
     assert text.count('class="share"') == len(plan.file.memory)
     assert "gpu:1" in text

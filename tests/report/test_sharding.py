@@ -49,9 +49,8 @@ def test_more_memory_is_to_the_right_and_more_time_above(scale):
     assert plot.get_xscale() == ("linear" if scale == 1 else "log")
     assert not plot.xaxis_inverted()
     assert not plot.yaxis_inverted()
-    assert (
-        stairs.get_drawstyle() == "steps-post"
-    )  # up to the next memory, the same time
+    # Up to the next memory, the same time.
+    assert stairs.get_drawstyle() == "steps-post"
     assert stairs.get_xydata().tolist()[:3] == dots.get_xydata().tolist()
     assert stairs.get_xydata().tolist()[3] == [plot.get_xlim()[1], 1.0]
     assert tooltips(svg(figure)) == ["c", "b", "a <&>", "b"]

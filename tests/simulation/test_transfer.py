@@ -62,18 +62,12 @@ def test_a_port_is_shared_by_all_peers():
     )
     channel_free, free, _ = queues(links)
     assert transfer.send(links, channel_free, free, 0, 1, 3.0, 0.0) == (0.0, 3.0)
-    assert transfer.send(links, channel_free, free, 1, 0, 1.0, 0.0) == (
-        0.0,
-        1.0,
-    )  # full duplex
-    assert transfer.send(links, channel_free, free, 0, 2, 1.0, 0.0) == (
-        3.0,
-        4.0,
-    )  # out of d0
-    assert transfer.send(links, channel_free, free, 2, 1, 1.0, 0.0) == (
-        3.0,
-        4.0,
-    )  # into d1
+    # Full duplex.
+    assert transfer.send(links, channel_free, free, 1, 0, 1.0, 0.0) == (0.0, 1.0)
+    # Out of d0.
+    assert transfer.send(links, channel_free, free, 0, 2, 1.0, 0.0) == (3.0, 4.0)
+    # Into d1.
+    assert transfer.send(links, channel_free, free, 2, 1, 1.0, 0.0) == (3.0, 4.0)
     # What waits for d1's port has d2's already: first come, first served on each channel.
     assert transfer.send(links, channel_free, free, 2, 0, 1.0, 0.0) == (4.0, 5.0)
 

@@ -233,9 +233,8 @@ def test_bad_input_is_an_error_that_says_where(tmp_path, given, message):
 
 def test_stubs_are_looked_for_where_they_were_without_another_python(monkeypatch):
     found = typeshed_client.get_search_context
-    monkeypatch.setattr(
-        typeshed_client, "get_search_context", found
-    )  # put back at the end
+    # Put back at the end.
+    monkeypatch.setattr(typeshed_client, "get_search_context", found)
     asked = found(allow_py_files=True)
     start_no_python()
     monkeypatch.setattr(subprocess, "check_output", None)

@@ -26,10 +26,8 @@ def test_measured_and_cached() -> None:
     first = profile(program, cluster("cpu", "cpu"), progress=said.append)
     again = profile(program, cluster("cpu", "cpu"), progress=said.append)
     assert "measuring" in said[0]
-    assert len([line for line in said if line.startswith("measuring")]) in (
-        1,
-        3,
-    )  # 3: noisy
+    # 3: noisy.
+    assert len([line for line in said if line.startswith("measuring")]) in (1, 3)
     assert np.array_equal(first.time["cpu"], again.time["cpu"])
     assert not first.estimated.any()
     assert first.time["cpu"].sum() > 0
@@ -106,9 +104,8 @@ def test_micro_batches_are_copies_of_groups() -> None:
     assert four.microbatches == 4
     each = four.time["a100"][four.phase != UPDATE].sum() / 4
     alone = one.time["a100"][one.phase != UPDATE].sum()
-    assert (
-        0.7 * alone < each < 1.01 * alone
-    )  # the host, once ahead of the GPU, stays it
+    # The host, once ahead of the GPU, stays it.
+    assert 0.7 * alone < each < 1.01 * alone
     names = {name for members in four.members for name in members}
     assert names == {op.name for op in microbatched(program, 4).ops}
 

@@ -39,9 +39,8 @@ def caught_by_python() -> bool:
 
 
 def test_the_signal_is_as_it_was_after_a_solve():
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # whatever another test left
+    # Whatever another test left.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     assert caught_by_python()
     solver = make_solver(np.random.default_rng(0), 0.0)
     assert solve(solver, hard_model(5)) == "OPTIMAL"

@@ -77,9 +77,8 @@ def without_ties(problem, rng):
 
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
-@example(
-    seed=7917251
-)  # its starts rose by one unit a conflict, so the solver found no schedule
+# Its starts rose by one unit a conflict, so the solver found no schedule.
+@example(seed=7917251)
 def test_queues_agree_with_the_simulator(seed):
     """On fixed devices and plain links the model with queues takes exactly the simulator's time."""
     rng = np.random.default_rng(seed)

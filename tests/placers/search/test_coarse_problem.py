@@ -105,9 +105,8 @@ def test_micro_batches_have_equal_groups():
 def test_what_cannot_be_made_smaller_is_left():
     assert coarse_problem(contract.training_chain(), 200) is None
     pinned = contract.training_chain(num_layers=50)
-    lost = replace(
-        pinned, microbatches=2
-    )  # names have no micro-batches: all are of the first
+    # Names have no micro-batches: all are of the first.
+    lost = replace(pinned, microbatches=2)
     made = coarse_problem(lost, 30)
     assert made is None or made.problem.num_ops < lost.num_ops
 

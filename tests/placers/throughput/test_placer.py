@@ -212,7 +212,6 @@ def test_a_published_format_with_its_backward_nodes(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps(file))
     problem = gnnplace.convert(tmp_path / "x.json", "dnn-partitioning")
     found = place(problem, "contiguous")
-    assert found.interval == pytest.approx(
-        10e-3
-    )  # 2 * (1 + 3) ms of work, 2 * 1 ms of tensors
+    # 2 * (1 + 3) ms of work, 2 * 1 ms of tensors.
+    assert found.interval == pytest.approx(10e-3)
     assert place(problem).interval == pytest.approx(brute_force(problem)[0])

@@ -86,10 +86,8 @@ def test_a_batch_numbers_buckets_and_clusters_over_all_graphs():
         (lambda: BothWays(6, Gine, hidden=8, layers=2), 1e-5),
         (lambda: BothWays(6, SAGEConv, hidden=8, layers=2, edges=False), 1e-5),
         (lambda: Gps(6, hidden=8), 1e-5),
-        (
-            lambda: Gps(6, hidden=8, attn_type="performer"),
-            1e-3,
-        ),  # sums the padding's kernel
+        # Sums the padding's kernel.
+        (lambda: Gps(6, hidden=8, attn_type="performer"), 1e-3),
     ],
 )
 def test_layers_of_others_see_producers_and_consumers_of_their_graph_alone(make, close):

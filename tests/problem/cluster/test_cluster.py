@@ -306,9 +306,8 @@ ASSUMED = ("infiniband-dgx-a100",)  # from a datasheet: no messages of it were m
 def test_figures_are_the_sources(name):
     fabric = FABRICS[name]
     bandwidth, smallest = measured("nvswitch-h100" if name == "nvswitch-h200" else name)
-    rel = (
-        0.06 if name == "infiniband-dgx-h100" else 0.02
-    )  # tables keep medians of half octaves
+    # Tables keep medians of half octaves.
+    rel = 0.06 if name == "infiniband-dgx-h100" else 0.02
     assert fabric.bandwidth == pytest.approx(bandwidth, rel=rel)
     assert 0 < fabric.latency <= max(smallest, 50e-6)
     assert fabric.bandwidth < RAW[name] * 1e9  # nothing attains more than its wires

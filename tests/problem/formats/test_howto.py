@@ -15,9 +15,8 @@ from gnnplace.problem import read_problem
 from tests.problem.formats import test_chakra, test_onnx
 
 TEXT = (Path(__file__).parents[3] / "docs/howto/graphs.md").read_text(encoding="utf-8")
-PAGE, _, _ = TEXT.partition(
-    "## The graphs of Placeto"
-)  # whose script test_placeto.py runs
+# Whose script test_placeto.py runs.
+PAGE, _, _ = TEXT.partition("## The graphs of Placeto")
 
 
 def blocks(language):

@@ -79,9 +79,8 @@ def test_two_workers_equal_one_process_bit_for_bit(transport, seed):
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10**6), workers=st.integers(3, 4))
-@example(
-    seed=1955, workers=3
-)  # a slice that begins in mid cache line is sent and multiplied
+# A slice that begins in mid cache line is sent and multiplied.
+@example(seed=1955, workers=3)
 def test_random_programs_never_deadlock_and_equal_one_process(seed, workers):
     program = random_program(seed)
     problem = problem_of(program, workers)

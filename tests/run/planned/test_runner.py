@@ -119,9 +119,8 @@ def test_what_a_word_recomputes_is_computed_twice_with_the_same_masks(
         runner.step(workload.inputs)
     assert count.ops["_softmax"] == 4 * softmaxes
     assert count.ops["gelu"] == 4 * gelus
-    if (
-        kept is not None
-    ):  # what enters groups of layers, of which the head is a fifth; not inputs
+    # What enters groups of layers, of which the head is a fifth; not inputs.
+    if kept is not None:
         assert plan.file.stages[0].saved == kept * (2 * 6 * 8 * 4)
 
 
@@ -272,9 +271,8 @@ def test_master_copies_are_trained_and_half_parameters_follow():
     optimizer.step()
     for name, held in runner.parameters_here.held.items():
         expected = before[name] - 1e-4 * grads[name]
-        assert torch.equal(
-            masters[name].detach(), expected
-        )  # too little for bfloat16 to tell
+        # Too little for bfloat16 to tell.
+        assert torch.equal(masters[name].detach(), expected)
         assert held.leaf.dtype == torch.bfloat16
     runner.step(workload.inputs)
     with runner.marks.plain():

@@ -41,11 +41,8 @@ def split_by_hand(plan):
             if name.endswith(".down"):
                 told[name] = ["R", "R", "P"]
             if name.endswith(".norm"):
-                told[name] = [
-                    "R",
-                    "R",
-                    "S0",
-                ]  # gradients of its parameters are sums over shards
+                # Gradients of its parameters are sums over shards.
+                told[name] = ["R", "R", "S0"]
         stages.append(stage.model_copy(update={"placements": told}))
     return replace(plan, file=plan.file.model_copy(update={"stages": stages}))
 

@@ -62,9 +62,8 @@ def test_half_precision_may_be_off_as_eager_pytorch_is_but_not_wrong(
     plan = replace(plan, file=plan.file.model_copy(update={"precision": precision}))
     right = run_trial(plan, cancelling(), train=0, steps=0)
     if precision == "16-true":
-        assert (
-            right.first[0].relative > TOLERANCE[precision]
-        )  # of eager PyTorch's in that type
+        # Of eager PyTorch's in that type.
+        assert right.first[0].relative > TOLERANCE[precision]
     assert all(d.passed for d in right.exact)
     whole = trial.gather_gradients
 

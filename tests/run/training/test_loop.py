@@ -57,9 +57,8 @@ def clip_norm(model, optimizer, step, given):
 def clip_value(model, optimizer, step, given):
     for batch in given:
         loss = step.loss(batch)
-        optimizer.zero_grad(
-            set_to_none=False
-        )  # between loss and backward, as Lightning does
+        # Between loss and backward, as Lightning does.
+        optimizer.zero_grad(set_to_none=False)
         loss.backward()
         nn.utils.clip_grad_value_(model.parameters(), 0.01)
         optimizer.step()

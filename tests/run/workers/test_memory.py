@@ -99,9 +99,8 @@ def test_the_peak_is_what_lives_at_a_time(times):
 @here
 def test_what_was_there_before_does_not_count():
     block = torch.ones(100 * MEGA)
-    assert (
-        grown(MEGA, 1) < 30 * MEGA
-    )  # of 400 that were there; forking itself takes some
+    # Of 400 that were there; forking itself takes some.
+    assert grown(MEGA, 1) < 30 * MEGA
     assert block[0] == 1
 
 

@@ -65,9 +65,8 @@ def test_data_parallelism_only_adds_up_gradients():
     captured = CapturedProblem(perceptron(), (2, 2), MACHINE)
     parts = captured_parts(captured, captured_data_parallel(captured))
     assert parts.reduction == parts.resharding == 0.0
-    assert parts.gradient == pytest.approx(
-        2 * 256 + 2 * 256
-    )  # two dimensions, two weights
+    # Two dimensions, two weights.
+    assert parts.gradient == pytest.approx(2 * 256 + 2 * 256)
 
 
 def test_columns_then_rows_is_best_where_the_batch_is_small():
@@ -105,9 +104,8 @@ def test_a_table_read_twice_has_one_home():
     assert captured.names()[-1] in ("table", "shared.2")
     parts = captured_parts(captured, captured_data_parallel(captured))
     assert parts.gradient > 0
-    assert parts.memory == pytest.approx(
-        4 * 64 + 3 * 64
-    )  # four copies of it, halves of values
+    # Four copies of it, halves of values.
+    assert parts.memory == pytest.approx(4 * 64 + 3 * 64)
 
 
 def test_what_is_shared_is_completed_at_its_cheapest(captured):

@@ -277,9 +277,8 @@ def test_attention_is_causal_by_a_flag_where_eager_mode_has_it_so():
     assert masks(record(WithPositions(), tokens)) == [(False, True)] * 2
     assert masks(record(WithPositions([*range(6)]), tokens)) == [(False, True)] * 2
     packed = WithPositions([0, 1, 2, 0, 1, 2])
-    assert (
-        masks(record(packed, tokens)) == [(False, True)] * 2
-    )  # with a cache it does not look
+    # With a cache it does not look.
+    assert masks(record(packed, tokens)) == [(False, True)] * 2
     packed.model.config.use_cache = False
     assert masks(record(packed, tokens)) == [(True, False)] * 2
     packed.positions = None

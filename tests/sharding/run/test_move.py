@@ -85,11 +85,8 @@ def test_all_layouts_with_groups_of_an_axis():
         ((PARTIAL, Place(0)), (REPLICATED, Place(0)), True),
         ((PARTIAL, REPLICATED), (Place(0), Place(1)), True),
         ((Place(0), Place(1)), (REPLICATED, REPLICATED), True),
-        (
-            (Place(0), REPLICATED),
-            (REPLICATED, Place(0)),
-            False,
-        ),  # two dimensions, one axis
+        # Two dimensions, one axis.
+        ((Place(0), REPLICATED), (REPLICATED, Place(0)), False),
         ((Place(0), Place(0)), (REPLICATED, Place(0)), False),
         ((Place(0), Place(0)), (Place(0), REPLICATED), True),
         ((Place(0),), (Place(1),), False),

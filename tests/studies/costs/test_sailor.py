@@ -27,9 +27,8 @@ def test_errors_and_order(found):
     assert mean_error([row for row in found if row.microbatch > 1]) < 0.045
     assert max(abs(row.error) for row in found if row.microbatch > 1) < 0.16
     assert misordered(found) == []
-    assert (
-        len({(r.model, r.nodes) for r in found}) < len(found) - 10
-    )  # there are plans to order
+    # There are plans to order.
+    assert len({(r.model, r.nodes) for r in found}) < len(found) - 10
 
 
 def test_the_unsound_row_is_left_out_and_named():

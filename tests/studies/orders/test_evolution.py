@@ -49,6 +49,5 @@ def test_what_is_returned_is_never_worse_than_the_start_where_it_is_scored(
     monkeypatch.setattr(evolution, "STEP_SIZE", 5.0)
     start = start_weights("upward-rank", POLICY)
     found = train_order(problems, "upward-rank", start, 3, seed=0)
-    assert np.array_equal(
-        found.weights, start
-    )  # no mean is scored within three generations
+    # No mean is scored within three generations.
+    assert np.array_equal(found.weights, start)

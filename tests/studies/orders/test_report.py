@@ -78,9 +78,8 @@ def test_the_picture_has_a_square_for_every_family_and_order():
     [plot] = figure.axes
     shown = plot.collections[0].get_array()
     assert shown.shape == (2, len(ORDERS))
-    assert (
-        shown[0, 0] == shown[1, 1] == 0.0
-    )  # topological is best on f, upward rank on g
+    # Topological is best on f, upward rank on g.
+    assert shown[0, 0] == shown[1, 1] == 0.0
     assert shown[0, 1] == pytest.approx(10.0, abs=0.5)
     text = svg(figure)
     assert len(tooltips(text)) == 2 * len(ORDERS)

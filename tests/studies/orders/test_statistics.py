@@ -95,9 +95,8 @@ def test_an_order_a_family_is_worth_something_only_where_families_differ():
     assert found.mean == pytest.approx(-5.0, abs=1.5)  # 10 % of every other problem
     nothing = made(noise(np.random.default_rng(6)))
     found = worth(nothing, one_a_family(nothing), one_for_all(nothing))
-    assert (
-        found.high > 0.0
-    )  # though the best order of each family looks better on its own problems
+    # Though the best order of each family looks better on its own problems.
+    assert found.high > 0.0
 
 
 def test_too_few_seeds_say_nothing():

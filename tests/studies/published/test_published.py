@@ -108,9 +108,8 @@ def test_files_of_one_server_and_of_several_are_read_by_their_columns(tmp_path):
     assert (few.seconds, many.seconds) == pytest.approx((0.37216, 9.0))
     assert few.setting.cluster.num_devices == 8
     assert many.setting.cluster.num_devices == 64
-    assert (
-        many.plan.recompute == "full"
-    )  # 7.5 billion parameters over 4 do not fit otherwise
+    # 7.5 billion parameters over 4 do not fit otherwise.
+    assert many.plan.recompute == "full"
     (tmp_path / "vtrain" / "multi.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
     with pytest.raises(FormatError, match=r"multi.*columns are not GPUs"):
         vtrain.outcomes(tmp_path)

@@ -12,10 +12,8 @@ from benchmarks.studies.published import sailor
 
 ZONE = "here"
 MESSAGE = 4 * 2048 * 1024  # bytes of an example between layers
-SECONDS = {
-    "Titan-RTX": 0.01,
-    "RTX-2080": 0.02,
-}  # of a layer's forward pass; twice as much backward
+# Of a layer's forward pass; twice as much backward.
+SECONDS = {"Titan-RTX": 0.01, "RTX-2080": 0.02}
 RATE = {"Titan-RTX": 4e9, "RTX-2080": 2e9}
 PARAMETERS = 1e6  # of a layer and shard
 

@@ -197,9 +197,8 @@ def left_out(model: nn.Module) -> list[str]:
 
 
 def test_layers_between_the_first_and_the_last_of_a_kind_are_left_out() -> None:
-    between = [
-        f"model.{i}" for i in range(2, BLOCKS - 1)
-    ]  # the first gets what needs no gradient
+    # The first gets what needs no gradient.
+    between = [f"model.{i}" for i in range(2, BLOCKS - 1)]
     assert left_out(KINDS["alike"]()) == between
     assert left_out(KINDS["frozen"]()) == [x for x in between if x != f"model.{ODD}"]
     assert left_out(KINDS["index as a number"]()) == []

@@ -247,9 +247,8 @@ def test_self_loops_of_a_graph_layer(kind: type[nn.Module]) -> None:
     truth = kind(4, 4)
     truth.load_state_dict(layer.state_dict())
     x, edges = graph
-    edges = torch.cat(
-        [edges, edges[:1].repeat(2, 1)[:, :2]], 1
-    )  # some edges are loops already
+    # Some edges are loops already.
+    edges = torch.cat([edges, edges[:1].repeat(2, 1)[:, :2]], 1)
     looped, _ = add_remaining_self_loops(edges, num_nodes=len(x))
     loss = run_program(capture(layer, (x, looped))).loss
     torch.testing.assert_close(loss, truth(x, edges).sum().detach())

@@ -33,11 +33,8 @@ def test_attention_along_batch_heads_and_queries():
     )
     assert few == every
     q = real(2, 4, 8, 8)
-    for keys in (
-        8,
-        4,
-        10,
-    ):  # as many as queries, fewer and more: query i sees keys up to i
+    # As many as queries, fewer and more: query i sees keys up to i.
+    for keys in (8, 4, 10):
         k, v = real(2, 4, keys, 8), real(2, 4, keys, 8)
         causal = check(
             lambda q, k, v: attend(q, k, v, is_causal=True, scale=0.3), q, k, v

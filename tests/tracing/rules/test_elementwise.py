@@ -67,9 +67,8 @@ def test_an_index_along_one_axis_leaves_the_others():
     assert check(
         lambda x, i, y: x.scatter_add(1, i, y), real(4, 6), index, real(4, 2)
     ) == {"0"}
-    assert check(lambda x, i: x.gather(1, i), real(6, 6), index) == {
-        "1"
-    }  # of four rows alone
+    # Of four rows alone.
+    assert check(lambda x, i: x.gather(1, i), real(6, 6), index) == {"1"}
 
 
 def test_sums_and_means_are_made_of_parts():

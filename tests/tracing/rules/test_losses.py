@@ -32,9 +32,8 @@ def test_classes_are_cut_with_targets_that_do_not_count_and_smoothing(reduction)
         return functional.cross_entropy(x, y, reduction=reduction, label_smoothing=0.3)
 
     assert check(loss, real(6, 8), target) == {"0", "classes"}
-    far = (
-        (real(6, 8) * 300).detach().requires_grad_()
-    )  # sums of exp overflow without the largest
+    # Sums of exp overflow without the largest.
+    far = (real(6, 8) * 300).detach().requires_grad_()
     assert check(loss, far, target) == {"0", "classes"}
     zero = target.where(target >= 0, 0)
     assert "classes" in check(lambda x, y: functional.cross_entropy(
