@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/gnnplace demo
 
 test: check
-	$(BIN)/python -m gnnplace.policy.warming
+	$(BIN)/python -m gnnplace.placing.warming
 	$(BIN)/python -m tests.house
 	$(BIN)/python -m pytest -n 2 -m "not alone and not campaign" --durations=10 --keep-durations
 	$(BIN)/python -m pytest -m "alone and not campaign"
@@ -52,7 +52,7 @@ docs: .venv/installed-docs
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,dask,peers,postgres]'
-	$(BIN)/python -m gnnplace.policy.warming
+	$(BIN)/python -m gnnplace.placing.warming
 	touch $@
 
 clean:

@@ -37,6 +37,7 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import SCORE, Rollouts
 from gnnplace.policy.gnn.decodes import NetworkDecodes
@@ -44,7 +45,6 @@ from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.placing import make_placer
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.problem import Problem, digest
 from gnnplace.train.data.captured import TRAIN, shipped_store

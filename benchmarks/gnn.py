@@ -22,8 +22,8 @@ from gnnplace.bench.rows import append, now, provenance, read_rows
 from gnnplace.bench.statistics import Interval, geometric_interval
 from gnnplace.files import write_text
 from gnnplace.placers import Placer, SearchSpace
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.placing import make_placer
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 

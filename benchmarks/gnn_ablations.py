@@ -25,6 +25,7 @@ from paired import Line, known
 
 from benchmarks.studies.orders.networks import BATCH, SMALL, fitted, training_data
 from gnnplace.bench.rows import provenance
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn import decoder
@@ -34,7 +35,6 @@ from gnnplace.policy.gnn.encoder import EncoderInputs
 from gnnplace.policy.gnn.features import CLUSTER, STATIC
 from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.placing import make_placer
 from gnnplace.train import reinforce
 from gnnplace.train.data.captured import VALIDATION
 from gnnplace.train.reinforce import Reinforce

@@ -33,10 +33,10 @@ from torch_geometric.nn import GATv2Conv
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.bench.rows import provenance
 from gnnplace.placers import SearchSpace
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.encoder import NullEncoder
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.pyg import BothWays, Gine, Gps
-from gnnplace.policy.placing import make_placer
 from gnnplace.train.one_problem import FewProblems
 from gnnplace.train.reinforce import Reinforce
 

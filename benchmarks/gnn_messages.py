@@ -26,9 +26,9 @@ from benchmarks.studies.orders.networks import BATCH, OWN_GROUPS, SMALL, fitted
 from gnnplace.bench.rows import provenance
 from gnnplace.bench.statistics import geometric_interval
 from gnnplace.placers import Placer, SearchSpace
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.network import read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.placing import make_placer
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.datasets import dataset_problem, find_dataset

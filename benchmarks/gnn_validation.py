@@ -18,9 +18,9 @@ import torch
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import Placer, SearchSpace
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.placing import make_placer
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.captured import AMPLE, MEMORY, TRAIN, VALIDATION, shipped_store
 from gnnplace.train.data.datasets import dataset_problem, find_dataset

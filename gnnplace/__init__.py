@@ -36,6 +36,25 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers import Result as Result
     from gnnplace.placers import read_start as read_start
     from gnnplace.placers import space_with_start as space_with_start
+    from gnnplace.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
+    from gnnplace.placing import ROSTER as ROSTER
+    from gnnplace.placing import THROUGHPUT as THROUGHPUT
+    from gnnplace.placing import TIME as TIME
+    from gnnplace.placing import Failure as Failure
+    from gnnplace.placing import PlaceOptions as PlaceOptions
+    from gnnplace.placing import SizedModel as SizedModel
+    from gnnplace.placing import check_budget as check_budget
+    from gnnplace.placing import choose_microbatches as choose_microbatches
+    from gnnplace.placing import compare as compare
+    from gnnplace.placing import compare_intervals as compare_intervals
+    from gnnplace.placing import is_warm as is_warm
+    from gnnplace.placing import make_placer as make_placer
+    from gnnplace.placing import place as place
+    from gnnplace.placing import placer_for as placer_for
+    from gnnplace.placing import placer_names as placer_names
+    from gnnplace.placing import placer_options as placer_options
+    from gnnplace.placing import shown_placers as shown_placers
+    from gnnplace.placing import warm as warm
     from gnnplace.planning import JointPlan as JointPlan
     from gnnplace.planning import ShardPlan as ShardPlan
     from gnnplace.planning import compare_plans as compare_plans
@@ -48,25 +67,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.planning import shard_model as shard
     from gnnplace.planning import study_hybrid as study_hybrid
     from gnnplace.plans import Plan as Plan
-    from gnnplace.policy import DEFAULT_BUDGET as DEFAULT_BUDGET
-    from gnnplace.policy import ROSTER as ROSTER
-    from gnnplace.policy import THROUGHPUT as THROUGHPUT
-    from gnnplace.policy import TIME as TIME
-    from gnnplace.policy import Failure as Failure
-    from gnnplace.policy import PlaceOptions as PlaceOptions
-    from gnnplace.policy import SizedModel as SizedModel
-    from gnnplace.policy import check_budget as check_budget
-    from gnnplace.policy import choose_microbatches as choose_microbatches
-    from gnnplace.policy import compare as compare
-    from gnnplace.policy import compare_intervals as compare_intervals
-    from gnnplace.policy import is_warm as is_warm
-    from gnnplace.policy import make_placer as make_placer
-    from gnnplace.policy import place as place
-    from gnnplace.policy import placer_for as placer_for
-    from gnnplace.policy import placer_names as placer_names
-    from gnnplace.policy import placer_options as placer_options
-    from gnnplace.policy import shown_placers as shown_placers
-    from gnnplace.policy import warm as warm
     from gnnplace.problem import Constraints as Constraints
     from gnnplace.problem import Placement as Placement
     from gnnplace.problem import Problem as Problem

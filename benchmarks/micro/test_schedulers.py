@@ -8,7 +8,7 @@ import pytest
 from benchmarks.micro.references import against, list_schedule, problem, upward_rank
 from gnnplace.graph.orders import upward_rank as ours
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.simulation import Simulator
 
 

@@ -16,17 +16,10 @@ from typing import Any
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import parse_name
+from gnnplace.placing import ROSTER, find_placer
 from gnnplace.policy import GNN_CHECKPOINT as NETWORK
 from gnnplace.policy import POLICY_CHECKPOINT as POLICY
-from gnnplace.policy import (
-    RANDOM,
-    ROSTER,
-    Exhibit,
-    TrainingCard,
-    exposure_reason,
-    find_placer,
-    read_card,
-)
+from gnnplace.policy import RANDOM, Exhibit, TrainingCard, exposure_reason, read_card
 from gnnplace.train import listed
 
 # Written by ``benchmarks/structure.py``.
@@ -130,7 +123,11 @@ def _families_of_specs() -> dict[str, str]:
     """Return the family of every model that data sets are captured from, by the model's name."""
     groups = [group for group in listed().values() if isinstance(group, list)]
     rows = [row for group in groups for row in group if "spec" in row]
-    return {str(row["spec"]).partition("?")[0]: str(row["family"]) for row in rows}
+    families = {}
+    for row in rows:
+        name = str(row["spec"]).partition("?")[0]
+        families[name] = str(row["family"])
+    return families
 
 
 def family_of_model(spec: str) -> str:

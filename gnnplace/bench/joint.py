@@ -288,7 +288,8 @@ def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
 
     members = range(cluster.num_devices)
     all_reduce = partial(MeshFabric(cluster).collective, ALL_REDUCE, members=members)
-    buckets = np.stack([ready, np.maximum(gradient_bytes[::-1], 0.0)], axis=1)
+    sizes = np.maximum(gradient_bytes[::-1], 0.0)
+    buckets = np.stack([ready, sizes], axis=1)
     buckets_end, _ = reduced(buckets, all_reduce)
     at_once = backward_end + all_reduce(float(gradient_bytes.sum()))
     return at_once - max(buckets_end, backward_end)

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from gnnplace.bench.exposure import PlacerTraining, training_of
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import EXECUTE, JOINT, Cell, ProblemEntry
-from gnnplace.policy import find_placer
-from gnnplace.policy import warm as warm_placers
+from gnnplace.placing import find_placer
+from gnnplace.placing import warm as warm_placers
 
 Data = dict[str, Any]
 

@@ -15,7 +15,7 @@ from gnnplace.bench.rows import STEPS
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.errors import UnsupportedError
 from gnnplace.placers import Result, parse_name
-from gnnplace.policy import place
+from gnnplace.placing import place
 from gnnplace.problem import Problem, digest, write_placement, write_problem
 from gnnplace.simulation import counted_steps
 

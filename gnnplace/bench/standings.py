@@ -222,7 +222,10 @@ def standings(
         shared = [p for p in step_time if p in base]
         # A gap is there to close where the portfolio is more than TIE above the best known.
         open_ = [p for p in shared if base[p] > (1 + TIE) * best_time[p]]
-        closed = [(base[p] - step_time[p]) / (base[p] - best_time[p]) for p in open_]
+        closed = []
+        for p in open_:
+            open_gap = base[p] - best_time[p]
+            closed.append((base[p] - step_time[p]) / open_gap)
         gained = sum(np.log(base[p] / step_time[p]) for p in open_)
         gap = sum(np.log(base[p] / best_time[p]) for p in open_)
         result.append(
@@ -242,9 +245,12 @@ def standings(
                 infeasible=sum(not row["feasible"] for row in entrant_rows),
             )
         )
-    return sorted(
-        result, key=lambda s: (s.budget, s.ratio.mean if s.ratio else np.inf, s.placer)
-    )
+
+    def precedence(standing: Standing) -> tuple[float, float, str]:
+        ratio = standing.ratio.mean if standing.ratio else np.inf
+        return standing.budget, ratio, standing.placer
+
+    return sorted(result, key=precedence)
 
 
 def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
@@ -253,7 +259,11 @@ def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
     for row in rows:
         if row["feasible"]:
             seconds[problem_id(row)].append(row["step_time"])
-    return {p: float(np.exp(np.mean(np.log(values)))) for p, values in seconds.items()}
+    means = {}
+    for problem, values in seconds.items():
+        log_mean = np.mean(np.log(values))
+        means[problem] = float(np.exp(log_mean))
+    return means
 
 
 def _versus(

@@ -44,12 +44,15 @@ def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval | None:
     if not values:
         return None
     data = np.asarray(values, dtype=np.float64)
-    drawn = np.random.default_rng(seed).integers(len(data), size=(RESAMPLES, len(data)))
-    return _interval(float(data.mean()), data[drawn].mean(axis=1), len(data))
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(data), size=(RESAMPLES, len(data)))
+    means = data[drawn].mean(axis=1)
+    return _interval(float(data.mean()), means, len(data))
 
 
 def _interval(mean: float, resampled: FloatArray, count: int) -> Interval:
-    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = np.quantile(resampled, ends)
     return Interval(mean, float(low), float(high), count)
 
 
@@ -92,9 +95,8 @@ def _resampled(
     """
     group = rng.integers(len(sizes), size=(count, len(sizes)))
     size = sizes[group]
-    place = (rng.random((*group.shape, values.shape[1])) * size[..., None]).astype(
-        np.int64
-    )
+    uniform = rng.random((*group.shape, values.shape[1]))
+    place = (uniform * size[..., None]).astype(np.int64)
     used = np.arange(values.shape[1]) < size[..., None]
     drawn = np.where(used, values[group[..., None], place], 0.0)
     return np.asarray((drawn.sum(axis=2) / size).mean(axis=1))
@@ -109,5 +111,6 @@ def _exponential(found: Interval | None) -> Interval | None:
     """Return the interval of values from one of their logarithms."""
     if found is None:
         return None
-    ends = np.exp([found.mean, found.low, found.high])
-    return Interval(float(ends[0]), float(ends[1]), float(ends[2]), found.count)
+    logs = [found.mean, found.low, found.high]
+    mean, low, high = np.exp(logs).tolist()
+    return Interval(mean, low, high, found.count)

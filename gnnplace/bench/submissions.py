@@ -27,7 +27,8 @@ from gnnplace.bench.rows import SECONDS, identity, read_rows, unit_of
 from gnnplace.bench.suite import PLACE, ProblemEntry, SuiteFile, read_suite, suite_path
 from gnnplace.errors import FormatError, InputError
 from gnnplace.placers import parse_name
-from gnnplace.policy import CARD, ROSTER, read_card
+from gnnplace.placing import ROSTER
+from gnnplace.policy import CARD, read_card
 from gnnplace.problem import (
     Placement,
     Problem,
@@ -351,17 +352,20 @@ def check_rows(rows: Sequence[Row], source: str) -> None:
     Raises:
         InputError, FormatError: See ``check_row``; or two rows of one cell.
     """
-    cells = Counter((row["suite"], row.get("by"), *identity(row)) for row in rows)
+    keys = [(row["suite"], row.get("by"), *identity(row)) for row in rows]
+    cells = Counter(keys)
     if repeated := [cell for cell, count in cells.items() if count > 1]:
         suite, _, problem, placer, seed, *_ = repeated[0]
         raise InputError(
             f"{source}: {cells[repeated[0]]} rows of one cell: {suite}, {problem}, {placer}, seed "
             f"{seed}; leave one"
         )
-    ordered = sorted(
-        enumerate(rows, 1), key=lambda pair: (pair[1]["suite"], pair[1]["problem"])
-    )
-    for number, row in ordered:
+
+    def suite_and_problem(pair: tuple[int, Row]) -> tuple[str, str]:
+        _, row = pair
+        return row["suite"], row["problem"]
+
+    for number, row in sorted(enumerate(rows, 1), key=suite_and_problem):
         check_row(row, f"{source}: line {number}")
 
 
@@ -429,7 +433,8 @@ def coverage_of(rows: Sequence[Row]) -> list[Coverage]:
     """Return how much of its suite each method with each budget covers."""
     groups: dict[tuple[str, str, float, str], list[Row]] = {}
     for row in rows:
-        key = (str(row["suite"]), method_name(row), float(row["budget"]), unit_of(row))
+        suite_title = str(row["suite"])
+        key = (suite_title, method_name(row), float(row["budget"]), unit_of(row))
         groups.setdefault(key, []).append(row)
     result = []
     for (title, placer, budget, unit), members in groups.items():

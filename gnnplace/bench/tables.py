@@ -144,7 +144,8 @@ def _by_seed(rows: Iterable[Row]) -> dict[Entrant, dict[ProblemId, Seeds]]:
 
 
 def _ratios(mine: Seeds, theirs: Seeds) -> list[float]:
-    mean = float(np.exp(np.mean(np.log(list(theirs.values())))))
+    logs = np.log(list(theirs.values()))
+    mean = float(np.exp(np.mean(logs)))
     return [seconds / theirs.get(seed, mean) for seed, seconds in mine.items()]
 
 
@@ -176,7 +177,9 @@ def controls(rows: Iterable[Row]) -> list[Control]:
     family are no independent evidence.
     """
     rows = list(rows)
-    families = {problem_id(row): str(row.get("family", row["problem"])) for row in rows}
+    families = {}
+    for row in rows:
+        families[problem_id(row)] = str(row.get("family", row["problem"]))
     times = _by_seed(rows)
     result = []
     for placer, budget in sorted(times):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.bench.cells import CellTask, Row, failed, run_task
 from gnnplace.bench.kinds import warm_up
 from gnnplace.errors import InputError
-from gnnplace.policy import is_warm
+from gnnplace.placing import is_warm
 from gnnplace.processes import ends_with_this, exit_text
 
 if TYPE_CHECKING:

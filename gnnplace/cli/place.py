@@ -54,7 +54,7 @@ from gnnplace.report import (
 from gnnplace.units import bytes_text
 
 if TYPE_CHECKING:
-    from gnnplace.policy import Size
+    from gnnplace.placing import Size
     from gnnplace.tracing import Program
 
 
@@ -276,7 +276,7 @@ def _meanwhile(
     )
     if not plain or is_ready:
         return nullcontext()
-    from gnnplace.policy import writing_first_answer
+    from gnnplace.placing import writing_first_answer
 
     extra = captured_as(args, options)
     return writing_first_answer(

@@ -246,6 +246,7 @@ def _fault(found: object, problem: Problem) -> str:
         return f"devices of shape {device.shape} and type {device.dtype}, not {ops} whole numbers"
     if ops and not (device.min() >= 0 and device.max() < num_devices):
         return f"device {device.min() if device.min() < 0 else device.max()} of {num_devices}"
-    if order.shape != (ops,) or not np.array_equal(np.sort(order), np.arange(ops)):
+    has_shape = order.shape == (ops,)
+    if not has_shape or not np.array_equal(np.sort(order), np.arange(ops)):
         return f"an order that does not hold each of {ops} ops once"
     return ""

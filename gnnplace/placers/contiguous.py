@@ -99,7 +99,8 @@ def improve_cuts(
     device = start[4]
     order = start[5]
     widest = max(1, space.problem.num_units // (2 * len(devices)))
-    steps = [s for s in (2**e for e in range(20)) if s <= widest][::-1]
+    powers = [2**exponent for exponent in range(20)]
+    steps = [step for step in powers if step <= widest][::-1]
     tries = max_tries(space)
     for _ in range(PASSES):
         score_before = score

@@ -109,7 +109,9 @@ def module_of_ops(problem: Problem) -> list[str]:
     """Return the module of every op; of one without the module of its first input. [N]"""
     op_modules = [module or "" for module in problem.module]
     source, target, _ = problem.graph.edges
-    first = dict(zip(target[::-1].tolist(), source[::-1].tolist(), strict=True))
+    # The last entry of a key counts, which in reversed edges is the first input.
+    edges = zip(target[::-1].tolist(), source[::-1].tolist(), strict=True)
+    first = dict(edges)
     for op in problem.graph.topological_order:
         if not op_modules[op] and op in first:
             op_modules[op] = op_modules[first[op]]
@@ -155,9 +157,8 @@ def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray
     names.sort(key=lambda name: -work[name])
     source, target, _ = space.problem.graph.edges
     unit = space.problem.unit_of
-    pairs = {
-        (labels[unit[a]], labels[unit[b]]) for a, b in zip(source, target, strict=True)
-    }
+    edges = zip(source, target, strict=True)
+    pairs = {(labels[unit[a]], labels[unit[b]]) for a, b in edges}
     met = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
     touched = {
         n for n in names if any(frozenset((n, neighbour)) in met for neighbour in names)

@@ -79,7 +79,8 @@ class GroupSearch:
         """Return device ``first`` for each group that may be there, else the least busy one. [G]"""
         rank = np.argsort(np.argsort(self._work()))
         rank[first] = -1
-        return np.where(self.allowed, -rank, -len(rank)).argmax(axis=1).astype(np.int32)
+        preference = np.where(self.allowed, -rank, -len(rank))
+        return preference.argmax(axis=1).astype(np.int32)
 
     def firsts(self) -> list[int]:
         """Return a device of each kind and memory, the one with the least work first."""
@@ -87,13 +88,17 @@ class GroupSearch:
         work = self._work()
         alike = np.stack([work, problem.cluster.memory])
         different = np.unique(alike, axis=1, return_index=True)[1]
-        return sorted(
-            different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d)
-        )
+
+        def precedence(device: int) -> tuple[int, float, int]:
+            return -self.allowed[:, device].sum(), work[device], device
+
+        return sorted(different.tolist(), key=precedence)
 
     def _work(self) -> FloatArray:
         """Return the seconds of all that each device may run. [D]"""
-        return np.where(np.isfinite(self.space.work), self.space.work, 0.0).sum(axis=0)
+        work = self.space.work
+        finite_work = np.where(np.isfinite(work), work, 0.0)
+        return finite_work.sum(axis=0)
 
     def run(self, propose: Callable[[], IntArray], deadline: float) -> Found:
         """Evaluate ``one_device`` of each kind, then proposals until the deadline; return

@@ -4,7 +4,7 @@ Help, suites and comparisons read this table.
 
 To add a placer, add one row: to ``CONSTRUCTIONS`` if it builds a placement in milliseconds, which
 makes it a member of the portfolio, otherwise to ``SEARCHES``. Placers that need a policy have their
-rows in ``gnnplace.policy.placing``.
+rows in ``gnnplace.placing.roster``.
 """
 
 from __future__ import annotations

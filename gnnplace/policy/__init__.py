@@ -1,22 +1,14 @@
-"""Placers by name, and the learned placer behind most of them.
+"""The learned placers: policies that score devices, what decodes them, and the default placer.
 
-A placement begins here: `place` finds the placer that a name means, with the options written behind
-it, and runs it on a problem; `compare` runs many. From the top:
-
-* `placing`: the table of all placers (`ROSTER`), and the verbs that use it.
-* `sizes`: the number of micro-batches, where nobody says it (`SizedModel`, `choose_microbatches`).
-* `warming`: compiles the kernels of placers before somebody waits for them.
-* `first_answer`: a placement in plain Python while the kernels are compiled.
 * `best`, `learned`, `search`: the default placer, the learned one, and its local search.
 * `decode`: from a policy's scores to a placement, unit by unit (`Rollouts`).
 * `gnn`: the graph network (`GnnPolicy`), its encoder, decoder and decodes.
 * `refine`: passes that decide each unit's device anew (`RefiningPasses`).
 * `network`, `weights`, `card`: what is saved of a policy, and what it was trained on.
 
-Callers are the verbs of the package, `train` (which learns the weights), `run`, `report`, `bench`
-and the command line; all import from this file alone. Names are imported when they are first used,
-so that the name of a placer is looked up without torch or numba. The room never measures a step: a
-placement is scored by `simulation`.
+Callers are `placing`, which has the table of all placers, `train`, which learns the weights, and
+`bench`; all import from this file alone. Names are imported when they are first used. The room
+never measures a step: a placement is scored by `simulation`.
 """
 
 from typing import TYPE_CHECKING
@@ -24,6 +16,7 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.policy.best import Best as Best
     from gnnplace.policy.card import CARD as CARD
     from gnnplace.policy.card import RANDOM as RANDOM
     from gnnplace.policy.card import Exhibit as Exhibit
@@ -35,12 +28,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.decode.aims import DECODED as DECODED
     from gnnplace.policy.decode.aims import device_limits as device_limits
     from gnnplace.policy.decode.decoder_state import DecisionRecord as DecisionRecord
+    from gnnplace.policy.decode.improving import Improvement as Improvement
     from gnnplace.policy.decode.rollouts import Decoded as Decoded
     from gnnplace.policy.decode.rollouts import Rollouts as Rollouts
     from gnnplace.policy.decode.walk import WalkGraph as WalkGraph
-    from gnnplace.policy.first_answer import (
-        writing_first_answer as writing_first_answer,
-    )
     from gnnplace.policy.gnn.clusters import clusters_of as clusters_of
     from gnnplace.policy.gnn.custom import described as described
     from gnnplace.policy.gnn.custom import trusting as trusting
@@ -50,44 +41,30 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.gnn.learned_order import order_gradient as order_gradient
     from gnnplace.policy.gnn.network import GNN_CHECKPOINT as GNN_CHECKPOINT
     from gnnplace.policy.gnn.network import GnnPolicy as GnnPolicy
+    from gnnplace.policy.gnn.network import load_gnn as load_gnn
     from gnnplace.policy.gnn.network import read_config as read_config
     from gnnplace.policy.gnn.network import read_gnn as read_gnn
     from gnnplace.policy.gnn.network import tensors_of as tensors_of
+    from gnnplace.policy.gnn.placer import GnnPlacer as GnnPlacer
     from gnnplace.policy.gnn.pyg import ProblemData as ProblemData
     from gnnplace.policy.gnn.pyg import over_message_passing as over_message_passing
     from gnnplace.policy.gnn.rollouts import Drawn as Drawn
     from gnnplace.policy.gnn.rollouts import Episodes as Episodes
+    from gnnplace.policy.learned import LearnedPlacer as LearnedPlacer
+    from gnnplace.policy.learned import load_policy as load_policy
+    from gnnplace.policy.learned import network_decodes as network_decodes
+    from gnnplace.policy.learned import untrained as untrained
     from gnnplace.policy.network import PlacementPolicy as PlacementPolicy
     from gnnplace.policy.network import SavedNetwork as SavedNetwork
     from gnnplace.policy.network import read_policy as read_policy
-    from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
-    from gnnplace.policy.placing import ROSTER as ROSTER
-    from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
-    from gnnplace.policy.placing import TIME as TIME
-    from gnnplace.policy.placing import Failure as Failure
-    from gnnplace.policy.placing import PlaceOptions as PlaceOptions
-    from gnnplace.policy.placing import check_budget as check_budget
-    from gnnplace.policy.placing import compare as compare
-    from gnnplace.policy.placing import compare_intervals as compare_intervals
-    from gnnplace.policy.placing import find_placer as find_placer
-    from gnnplace.policy.placing import make_placer as make_placer
-    from gnnplace.policy.placing import place as place
-    from gnnplace.policy.placing import placer_for as placer_for
-    from gnnplace.policy.placing import placer_names as placer_names
-    from gnnplace.policy.placing import placer_options as placer_options
-    from gnnplace.policy.placing import shown_placers as shown_placers
     from gnnplace.policy.refine.passes import RefiningPasses as RefiningPasses
     from gnnplace.policy.refine.refining import NUM_REFINING as NUM_REFINING
     from gnnplace.policy.refine.refining import Refiner as Refiner
     from gnnplace.policy.refine.refining import walk_again as walk_again
     from gnnplace.policy.refine.refining_state import Placed as Placed
     from gnnplace.policy.refine.refining_state import read_previous as read_previous
+    from gnnplace.policy.search import Anytime as Anytime
     from gnnplace.policy.search import searched_from as searched_from
-    from gnnplace.policy.sizes import Size as Size
-    from gnnplace.policy.sizes import SizedModel as SizedModel
-    from gnnplace.policy.sizes import choose_microbatches as choose_microbatches
-    from gnnplace.policy.warming import is_warm as is_warm
-    from gnnplace.policy.warming import warm as warm
     from gnnplace.policy.weights import NETWORK_KEY as NETWORK_KEY
     from gnnplace.policy.weights import PLACER_KEY as PLACER_KEY
     from gnnplace.policy.weights import POLICY_CHECKPOINT as POLICY_CHECKPOINT

@@ -370,7 +370,8 @@ class LearnedPlacer(Placer):
 
 def _cuts(space: SearchSpace, until: float) -> Iterator[Found]:
     """Yield the three kinds of cuts of the placers room, none after the deadline."""
-    for placer in (MinCut(), Contiguous(moves=False), Interleaved(moves=False)):
+    cuts = (MinCut(), Contiguous(moves=False), Interleaved(moves=False))
+    for placer in cuts:
         if now() < until and placer.supports(space.problem) is None:
             cut = placer.search(space, np.random.default_rng(SEED), NO_BUDGET)
             yield replace(cut, note=placer.name)

@@ -177,7 +177,8 @@ class Anytime(Annealer):
                 order = state.best_order.copy()
                 best = Placed(device, order, state.score[1:].copy())
                 best = self.passes.improved(best, deadline, 1)
-                self.offer(Found(best.device, best.order), float(best.score[0]))
+                placement = Found(best.device, best.order)
+                self.offer(placement, float(best.score[0]))
         back_to_best(self.space, self.state)
         self.cycles += 1
         self.length *= GROWTH

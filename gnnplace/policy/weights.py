@@ -74,9 +74,9 @@ def _write_global(graph: WalkGraph, out: NamedRow) -> None:
     out["log devices"] = np.log(problem.num_devices)
     out["log visited ops"] = np.log(len(graph.ops)) / 4.0
     out["log micro-batches"] = np.log(problem.microbatches)
-    out["communication to computation"] = np.log1p(
-        graph.edge_cost.sum() / max(float(graph.cost.sum()), 1e-300)
-    )
+    all_work = float(graph.cost.sum())
+    ratio = graph.edge_cost.sum() / max(all_work, 1e-300)
+    out["communication to computation"] = np.log1p(ratio)
     out["critical path, of the work on all devices"] = min(
         8.0, critical * problem.num_devices * problem.microbatches / walk.work
     )
@@ -103,10 +103,12 @@ def spread_over(times: FloatArray, devices: FloatArray) -> FloatArray:
     """
     good = np.isfinite(times) & (times > 0)
     count = np.maximum(good @ devices, 1.0)
-    logs = np.where(good, np.log(np.where(good, times, 1.0)), 0.0)
+    positive = np.where(good, times, 1.0)
+    logs = np.where(good, np.log(positive), 0.0)
     mean = logs @ devices / count
-    square = np.where(good, (logs - mean[:, None]) ** 2, 0.0) @ devices / count
-    return np.asarray(np.sqrt(square))
+    square = np.where(good, (logs - mean[:, None]) ** 2, 0.0)
+    variance = square @ devices / count
+    return np.asarray(np.sqrt(variance))
 
 
 GLOBAL = names_of(_write_global)
@@ -134,7 +136,8 @@ class PolicyWeights:
 
 def fill_weights(names: tuple[str, ...], prior: Mapping[str, float]) -> SingleArray:
     """Return a weight for each feature, zero if the prior has none. [len(names)]"""
-    return np.array([prior.get(name, 0.0) for name in names], np.float32)
+    values = [prior.get(name, 0.0) for name in names]
+    return np.array(values, np.float32)
 
 
 def prior_weights() -> PolicyWeights:
@@ -174,7 +177,9 @@ def read_weights(path: str | Path) -> PolicyWeights:
         parse(PolicyConfig, config, f"{path}/config.json").feature_version
     )
     if parameters:
-        arrays = {name: value.detach().numpy() for name, value in parameters.items()}
+        arrays = {}
+        for name, value in parameters.items():
+            arrays[name] = value.detach().numpy()
     else:
         from safetensors.numpy import load_file
 
@@ -186,7 +191,8 @@ def read_weights(path: str | Path) -> PolicyWeights:
         raise misfit(path)
     decoder = arrays["decoder"]
     refiner = arrays["refiner"]
-    if (decoder.shape, refiner.shape) != ((len(DYNAMIC),), (len(REFINING),)):
+    expected_shapes = ((len(DYNAMIC),), (len(REFINING),))
+    if (decoder.shape, refiner.shape) != expected_shapes:
         raise misfit(path)
     return PolicyWeights(decoder.astype(np.float32), refiner.astype(np.float32))
 

@@ -15,7 +15,7 @@ from gnnplace.costs import profile_model
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result
-from gnnplace.policy import (
+from gnnplace.placing import (
     DEFAULT_BUDGET,
     ROSTER,
     Size,

@@ -37,8 +37,8 @@ from gnnplace.simulation import Simulation
 from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
+    from gnnplace.placing import Size
     from gnnplace.plans import Plan
-    from gnnplace.policy import Size
 
 PERCENT = "{:.1%}".format
 

@@ -74,7 +74,9 @@ class ShardingProblem:
             self._check_edge(k, edge)
 
     def _check_edge(self, index: int, edge: Edge) -> None:
-        shape = (len(self.cost[edge.u]), len(self.cost[edge.v]))
+        num_sources = len(self.cost[edge.u])
+        num_targets = len(self.cost[edge.v])
+        shape = (num_sources, num_targets)
         if edge.u == edge.v:
             raise InputError(
                 f"edges[{index}].v: an edge from {self.names[edge.u]!r} to itself"

@@ -36,11 +36,15 @@ class InceptionBlock(nn.Module):
             ConvUnit(width, width, 3),
             ConvUnit(width, width, 3),
         )
-        self.pool = nn.Sequential(nn.AvgPool2d(3, 1, 1), ConvUnit(inputs, width, 1))
+        self.pool = nn.Sequential(
+            nn.AvgPool2d(3, 1, 1),
+            ConvUnit(inputs, width, 1),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the joined branches. [batch, 4 * width, height, width]."""
-        return torch.cat([self.one(x), self.three(x), self.five(x), self.pool(x)], 1)
+        branches = (self.one, self.three, self.five, self.pool)
+        return torch.cat([branch(x) for branch in branches], 1)
 
 
 class Inception(nn.Module):
@@ -56,7 +60,8 @@ class Inception(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return class scores."""
-        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        features = self.blocks(self.stem(x))
+        return self.head(features.mean((2, 3)))
 
 
 def inception(

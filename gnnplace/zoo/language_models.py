@@ -93,9 +93,9 @@ class SearchedCell(Unrolled):
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return the next state. [batch, width]."""
-        nodes = [
-            self._highway(self.first(torch.cat([x, state], 1)), state, self.nodes[0][1])
-        ]
+        _, activation = self.nodes[0]
+        gates = self.first(torch.cat([x, state], 1))
+        nodes = [self._highway(gates, state, activation)]
         for layer, (source, activation) in zip(
             self.others, self.nodes[1:], strict=True
         ):

@@ -28,7 +28,8 @@ class MLP(nn.Module):
 
     def __init__(self, width: int, depth: int, classes: int) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(width, 4 * width) for _ in range(depth)))
+        blocks = [Block(width, 4 * width) for _ in range(depth)]
+        self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,9 @@ class ResNet(nn.Module):
     def __init__(self, depths: tuple[int, ...], width: int, classes: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
+            convolution(3, width, 7, 2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
         )
         inputs = width
         stages = []
@@ -67,7 +69,8 @@ class ResNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return class scores."""
-        return self.head(self.stages(self.stem(x)).mean((2, 3)))
+        features = self.stages(self.stem(x))
+        return self.head(features.mean((2, 3)))
 
 
 def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:

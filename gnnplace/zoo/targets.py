@@ -97,7 +97,8 @@ def _targets_of_positions(
     main = next(iter(inputs.values()))
     count = max(1, config.num_labels or 1)
     if name.endswith("ForTokenClassification"):
-        return {"labels": torch.randint(count, tuple(main.shape[:2]), generator=random)}
+        shape = tuple(main.shape[:2])
+        return {"labels": torch.randint(count, shape, generator=random)}
     if name.endswith("ForSemanticSegmentation"):
         shape = (main.shape[0], *main.shape[-2:])
         return {"labels": torch.randint(count, shape, generator=random)}
@@ -121,7 +122,8 @@ def _targets_of_language(
         return None
     targets = {"labels": words.clone()}
     for key in pairs:
-        targets[key] = torch.randint(2, (words.shape[0],), generator=random)
+        shape = (words.shape[0],)
+        targets[key] = torch.randint(2, shape, generator=random)
     return targets
 
 

@@ -30,7 +30,8 @@ class Tower(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the normalised representation."""
-        return functional.normalize(self.layers(self.embedding(ids).mean(1)), dim=-1)
+        mean = self.embedding(ids).mean(1)
+        return functional.normalize(self.layers(mean), dim=-1)
 
 
 class TwoTower(nn.Module):

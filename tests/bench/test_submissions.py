@@ -20,7 +20,7 @@ from gnnplace.bench.suite import ProblemEntry, read_suite
 from gnnplace.cli.main import run as gnnplace
 from gnnplace.errors import FormatError
 from gnnplace.placers.contract import training_chain
-from gnnplace.policy.placing import place
+from gnnplace.placing.roster import place
 
 SUITE = "benchmarks/suites/smoke.yaml"
 MOST_BYTES = 20_000_000  # of all committed submissions

@@ -8,7 +8,7 @@ from gnnplace import zoo
 from gnnplace.cli.main import run
 from gnnplace.cli.options import ZOO
 from gnnplace.graph.orders import FIXED_ORDERS
-from gnnplace.policy.placing import placer_names
+from gnnplace.placing.roster import placer_names
 from gnnplace.problem.cluster import preset_names
 from gnnplace.problem.formats import READERS
 

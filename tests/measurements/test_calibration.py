@@ -22,7 +22,7 @@ from gnnplace.measurements.calibration import (
 )
 from gnnplace.measurements.candidates import draw_candidates
 from gnnplace.measurements.samples import Sample, agreement
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement

@@ -6,7 +6,7 @@ import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.measurements.candidates import draw_candidates
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.simulation import simulate
 from tests.measurements.test_calibration import problem
 

@@ -14,7 +14,7 @@ from gnnplace.placers.min_cut import parts
 from gnnplace.placers.search.chunks import chunk_of_unit, even_cuts
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import build_problem
 from tests.random_problems import random_problem
 

@@ -10,7 +10,7 @@ import gnnplace
 from gnnplace.bench.suite import dataset_problem
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.search.space import counted
-from gnnplace.policy.placing import make_placer
+from gnnplace.placing.roster import make_placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.data.captured import shipped_store
 from gnnplace.train.data.random_families import RandomDraws, random_problem

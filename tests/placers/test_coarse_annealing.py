@@ -9,7 +9,7 @@ from gnnplace.placers.coarse_annealing import GROUPS, has_time, projected
 from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.search.coarse_problem import coarse_problem
 from gnnplace.placers.search.space import NO_BUDGET
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem.microbatching import with_microbatches
 
 

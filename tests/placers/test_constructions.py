@@ -16,7 +16,7 @@ from gnnplace.placers.constructions import (
     run_member,
 )
 from gnnplace.placers.search.space import NO_BUDGET, counted, now
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.microbatching import with_microbatches
 

@@ -10,7 +10,7 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.simulation import simulate
 from tests.random_problems import random_problem, seeds
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.placers.few_devices import on_subcluster, subclusters
-from gnnplace.policy.placing import place
+from gnnplace.placing.roster import place
 from gnnplace.problem.constraints import Constraints, ConstraintWords
 from gnnplace.simulation import simulate
 from tests.random_problems import random_problem, seeds

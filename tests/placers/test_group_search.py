@@ -8,7 +8,7 @@ import pytest
 
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.group_search import EVALUATIONS, GROUPS, GroupSearch, groups_of
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import simulate
 from gnnplace.train.data.random_families import RandomDraws, random_problem

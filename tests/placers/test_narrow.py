@@ -19,7 +19,7 @@ from gnnplace.placers.narrow import (
 )
 from gnnplace.placers.search.chunk_search import ChunkSearch
 from gnnplace.placers.search.coarse_problem import narrow_groups, narrow_problem
-from gnnplace.policy.placing import make_placer
+from gnnplace.placing.roster import make_placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.data.captured import shipped_store
 

@@ -17,7 +17,7 @@ from gnnplace.bench.standings import merged, standings
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placers import contract, plugins
-from gnnplace.policy.placing import make_placer
+from gnnplace.placing.roster import make_placer
 from gnnplace.problem import write_problem
 
 ROOT = Path(__file__).parents[2]

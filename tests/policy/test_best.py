@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from gnnplace.errors import FormatError, InfeasibleError, InputError
 from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
-from gnnplace.policy.placing import make_placer, placer_names
-from gnnplace.policy.warming import warm
+from gnnplace.placing.roster import make_placer, placer_names
+from gnnplace.placing.warming import warm
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.learner import save_whole
 from tests.policy.problems import trained_like

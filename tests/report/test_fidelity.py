@@ -8,7 +8,7 @@ import pytest
 from gnnplace.measurements.fidelity import FidelityRow, Study
 from gnnplace.measurements.samples import Sample
 from gnnplace.placers import contract
-from gnnplace.policy.placing import place
+from gnnplace.placing.roster import place
 from gnnplace.report import as_page
 from gnnplace.report.fidelity import agreement_plot, study_answer
 from gnnplace.report.pictures import svg

@@ -11,7 +11,7 @@ import pytest
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import contract
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import write_problem
 from gnnplace.problem.placement import placement_to_data
 from gnnplace.report import from_simulation, make_row, write_placements

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import contract
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.report import (
     Row,
     as_terminal,

@@ -18,9 +18,9 @@ from gnnplace.cli import main as cli
 from gnnplace.errors import InputError
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.throughput import ThroughputResult
+from gnnplace.placing.roster import place
 from gnnplace.plans.answers import find_plans
 from gnnplace.plans.job import SearchOptions
-from gnnplace.policy.placing import place
 from gnnplace.problem import write_problem
 from gnnplace.report import as_json, as_terminal
 from gnnplace.report.tables import (

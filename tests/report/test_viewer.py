@@ -18,7 +18,7 @@ import pytest
 from gnnplace.explaining.placements.causes import Causes
 from gnnplace.explaining.placements.critical_path import COMPUTING, critical_path
 from gnnplace.placers import contract
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.report import from_simulation
 from gnnplace.report.viewer import (
     ARRIVAL,

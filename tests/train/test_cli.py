@@ -17,9 +17,9 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from gnnplace.errors import FormatError, GnnplaceError, InputError, MismatchError
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy import read_card
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT, read_gnn
-from gnnplace.policy.placing import make_placer
 from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.cli import main, start_no_python
 from gnnplace.train.training_cli import check_checkpoint, mistake_of

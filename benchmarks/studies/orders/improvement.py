@@ -45,11 +45,11 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.graph.orders import FIXED_ORDERS
 from gnnplace.placers import SearchSpace
+from gnnplace.placing.roster import place
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.improving import Improvement, ImprovingRollouts
 from gnnplace.policy.decode.rollouts import Walked
 from gnnplace.policy.learned import untrained
-from gnnplace.policy.placing import place
 from gnnplace.policy.weights import PolicyWeights
 from gnnplace.problem import Cluster, Device, all_pairs
 from gnnplace.train.data.datasets import dataset_problem, find_dataset

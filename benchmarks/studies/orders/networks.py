@@ -45,9 +45,9 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.graph.orders import FIXED_ORDERS, LEARNED
 from gnnplace.placers import SearchSpace
+from gnnplace.placing.roster import place
 from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.placing import place
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.datasets import dataset_problem, find_dataset

@@ -129,9 +129,9 @@ class Cell(nn.Module):
         """Return the loose ends, joined. [batch, loose * width, height, width]."""
         nodes = [fit(x) for fit, x in zip(self.fits, (previous, current), strict=True)]
         for i, (a, b) in enumerate(self.inputs):
-            nodes.append(
-                self.operations[2 * i](nodes[a]) + self.operations[2 * i + 1](nodes[b])
-            )
+            first = self.operations[2 * i](nodes[a])
+            second = self.operations[2 * i + 1](nodes[b])
+            nodes.append(first + second)
         return torch.cat([nodes[i] for i in self.loose], 1)
 
 

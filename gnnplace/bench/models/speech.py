@@ -32,7 +32,9 @@ class Listener(nn.Module):
         """Return the top layer's states."""
         for i, layer in enumerate(self.layers):
             if i:
-                x = x[:, : x.shape[1] // 2 * 2].reshape(len(x), -1, 2 * x.shape[2])
+                # Two frames become one of twice the width.
+                even_length = x.shape[1] // 2 * 2
+                x = x[:, :even_length].reshape(len(x), -1, 2 * x.shape[2])
             x = layer(x)[0]
         return x
 

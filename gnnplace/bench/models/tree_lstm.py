@@ -52,7 +52,8 @@ class TreeLSTM(nn.Module):
 
     def joined(self, left: State, right: State) -> State:
         """Return state and cell of a node. [batch, width]"""
-        gates = self.node(torch.cat([left[0], right[0]], 1)).chunk(5, 1)
+        states = torch.cat([left[0], right[0]], 1)
+        gates = self.node(states).chunk(5, 1)
         enter, first, second, out = (torch.sigmoid(gate) for gate in gates[:4])
         cell = enter * torch.tanh(gates[4]) + first * left[1] + second * right[1]
         return out * torch.tanh(cell), cell

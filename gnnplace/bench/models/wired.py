@@ -48,8 +48,9 @@ class Stage(nn.Module):
 
     def __init__(self, graph: nx.Graph, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.before = [sorted(j for j in graph[i] if j < i) for i in range(len(graph))]
-        self.ends = [i for i in range(len(graph)) if all(j < i for j in graph[i])]
+        nodes = range(len(graph))
+        self.before = [sorted(j for j in graph[i] if j < i) for i in nodes]
+        self.ends = [i for i in nodes if all(j < i for j in graph[i])]
         self.nodes = nn.ModuleList(
             Node(len(b), outputs, outputs, 1) if b else Node(1, inputs, outputs, 2)
             for b in self.before

@@ -27,7 +27,7 @@ from gnnplace.arrays import BoolArray
 from gnnplace.costs import EAGER
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import NO_BUDGET, Result, SearchSpace, Single, now
-from gnnplace.policy import place
+from gnnplace.placing import place
 from gnnplace.problem import UPDATE, Problem, with_microbatches
 from gnnplace.simulation import Simulation
 

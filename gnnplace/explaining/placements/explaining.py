@@ -34,7 +34,7 @@ from gnnplace.explaining.placements.causes import Causes
 from gnnplace.explaining.placements.critical_path import KINDS, PathPiece, critical_path
 from gnnplace.explaining.placements.modules import module_rows
 from gnnplace.placers import Result, SearchSpace
-from gnnplace.policy import PlaceOptions, place
+from gnnplace.placing import PlaceOptions, place
 from gnnplace.problem import (
     Constraints,
     Given,

@@ -66,9 +66,10 @@ def make_scale(problem: Problem, horizon: float) -> Scale:
 
 def serial_time(problem: Problem) -> float:
     """Return the seconds that one op or transfer at a time take at most: no schedule needs more."""
-    times = np.where(np.isfinite(problem.times), problem.times, 0.0).max(axis=1).sum()
+    finite_times = np.where(np.isfinite(problem.times), problem.times, 0.0)
+    computing = finite_times.max(axis=1).sum()
     sending = most_seconds(problem.cluster, problem.graph.size)
-    return float(times + (problem.num_devices - 1) * sending)
+    return float(computing + (problem.num_devices - 1) * sending)
 
 
 def equal_devices(problem: Problem) -> list[list[int]]:
@@ -177,7 +178,8 @@ def bundling(problem: Problem) -> bool:
         return False
     busy = cluster.sender_busy[linked]
     sources = np.nonzero(linked)[0]
-    pairs = {(int(c), int(d)) for c, d in zip(channel[linked], sources, strict=True)}
+    channels = channel[linked].tolist()
+    pairs = set(zip(channels, sources.tolist(), strict=True))
     own_channels = len(pairs) == len({channel for channel, _ in pairs})
     return (
         problem.num_devices <= 2

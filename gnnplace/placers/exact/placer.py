@@ -277,5 +277,6 @@ def part_of(space: SearchSpace, rng: np.random.Generator, count: int) -> IntArra
     part = [int(rng.integers(num_units))]
     for unit in part:
         around = rng.permutation(neighbour[offset[unit] : offset[unit + 1]])
-        part += [int(u) for u in around if u not in part][: max(0, count - len(part))]
+        added = [int(u) for u in around if u not in part]
+        part += added[: max(0, count - len(part))]
     return np.array(part, dtype=np.int32)

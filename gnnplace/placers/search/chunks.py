@@ -67,9 +67,8 @@ def device_ranking(space: SearchSpace) -> IntArray:
 
 def device_counts(most: int) -> list[int]:
     """Return the numbers of devices to try: all up to 8, then powers of two and the most."""
-    return sorted(
-        {k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most}
-    )
+    powers_of_two = [k for k in range(9, most + 1) if k & (k - 1) == 0]
+    return sorted({*range(1, min(most, 8) + 1), *powers_of_two, most})
 
 
 def max_tries(space: SearchSpace) -> int:

@@ -346,7 +346,9 @@ def _alike(rows: BoolArray) -> LongArray:
     """Return a number for each row, equal ones for equal rows. [U]"""
     if rows.all():
         return np.zeros(len(rows), dtype=np.int64)
-    return np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
+    packed = np.packbits(rows, axis=1)
+    _, number = np.unique(packed, axis=0, return_inverse=True)
+    return number.ravel()
 
 
 def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:

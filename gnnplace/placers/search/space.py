@@ -129,7 +129,8 @@ class SearchSpace:
         large = np.flatnonzero(need > memory.min() * (1 + ROUNDING))
         fits = need[large, None] <= memory * (1 + ROUNDING)
         times = problem.times[large]
-        stuck = large[~((fits & np.isfinite(times)) | (times <= 0)).any(axis=1)]
+        has_device = (fits & np.isfinite(times)) | (times <= 0)
+        stuck = large[~has_device.any(axis=1)]
         if stuck.size:
             op = int(stuck[need[stuck].argmax()])
             raise InfeasibleError(

@@ -71,7 +71,8 @@ def make_flows(space: SearchSpace) -> Flows:
     producer = np.array([p for p, _ in grouped], dtype=np.int32)
     sizes = [len(readers) for _, readers in grouped]
     reader = np.array([u for _, readers in grouped for u in readers], dtype=np.int32)
-    totals = np.array(list(grouped.values()), dtype=np.float64).reshape(-1, 2)
+    values = list(grouped.values())
+    totals = np.array(values, dtype=np.float64).reshape(-1, 2)
     links = space.compiled.links
     touched = np.concatenate([producer, reader])
     flow = np.concatenate(

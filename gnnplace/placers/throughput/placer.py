@@ -132,7 +132,8 @@ def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
 def simple_bound(space: SearchSpace) -> float:
     """Return the seconds that some device is busy at least: all work shared out, or one unit's."""
     shared = lower_bounds(space.problem).work
-    return max(shared, float(space.work.min(axis=1).max()) * (1 - 1e-12))
+    longest_unit = float(space.work.min(axis=1).max())
+    return max(shared, longest_unit * (1 - 1e-12))
 
 
 class _Search:

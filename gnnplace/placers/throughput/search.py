@@ -314,10 +314,11 @@ def local_search(
 
 def _finite(flows: Flows) -> Flows:
     """Return the flows with missing links so dear that nothing uses them, but not infinite."""
-    dear = 1e3 * (float(np.where(np.isfinite(flows.work), flows.work, 0.0).sum()) + 1.0)
+    finite_work = np.where(np.isfinite(flows.work), flows.work, 0.0)
+    dear = 1e3 * (float(finite_work.sum()) + 1.0)
     linked = np.isfinite(flows.latency)
     latencies = flows.latency[linked]
-    dear += 1e3 * (
-        float(latencies.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum())
-    )
+    slowest_latency = float(latencies.max(initial=0.0))
+    all_bytes_seconds = float(flows.pace.max() * flows.size.sum())
+    dear += 1e3 * (slowest_latency + all_bytes_seconds)
     return flows._replace(latency=np.where(linked, flows.latency, dear))

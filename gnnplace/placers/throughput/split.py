@@ -90,7 +90,8 @@ def precedence(space: SearchSpace) -> nx.DiGraph:
     unit = problem.unit_of
     graph = nx.DiGraph()
     graph.add_nodes_from(range(problem.num_units))
-    pairs = np.unique(np.stack([unit[first], unit[second]]), axis=1).T
+    both = np.stack([unit[first], unit[second]])
+    pairs = np.unique(both, axis=1).T
     graph.add_edges_from((int(a), int(b)) for a, b in pairs if a != b)
     return graph
 

@@ -71,7 +71,8 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
         ],
         dtype=np.int32,
     )
-    first = np.array([int(np.argmax(of == t)) for t in range(len(keys))])
+    firsts = [int(np.argmax(of == sort)) for sort in range(len(keys))]
+    first = np.array(firsts)
     apart = ~np.eye(len(flows.memory), dtype=bool)
     same = [
         len(np.unique(matrix[apart])) <= 1 for matrix in (flows.latency, flows.pace)

@@ -27,6 +27,7 @@ from gnnplace.costs import (
     read_or_profile,
 )
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
+from gnnplace.placing import place, warm
 from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
     ConvergenceOptions,
@@ -45,7 +46,6 @@ from gnnplace.plans.hybrid.splits import (
 from gnnplace.plans.job import CAPTURING, Progress, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import row_length
-from gnnplace.policy import place, warm
 from gnnplace.problem import UPDATE, Cluster, Problem, read_problem
 from gnnplace.tracing import CaptureOptions
 

@@ -118,7 +118,8 @@ def possible_aims(
 
     # 2. Chunks along the coordinate.
     if COORDINATE in orders:
-        every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
+        largest = min(problem.num_devices, MOST_EVERY)
+        every = sorted({*range(2, largest + 1), *limits})
         rounds = ROUNDS if several else ROUNDS[:1]
         for limit in every:
             for num_rounds in rounds if limit in limits else rounds[:2]:
@@ -132,7 +133,11 @@ def possible_aims(
     all_limits = [aim.limit for aim in result]
     turn = {aim: all_limits[:i].count(aim.limit) for i, aim in enumerate(result)}
     fewer = [aim for aim in result if aim.limit < problem.num_devices]
-    fewer.sort(key=lambda aim: (turn[aim], aim.limit not in limits, -aim.limit))
+
+    def precedence(aim: Aim) -> tuple[int, bool, int]:
+        return turn[aim], aim.limit not in limits, -aim.limit
+
+    fewer.sort(key=precedence)
     turns = zip_longest(of_all, [Aim(orders[0], 1), *fewer])
     return [aim for pair in turns for aim in pair if aim is not None]
 
@@ -158,8 +163,10 @@ def chunk_plan(
     devices = np.sort(device_ranking(graph.space)[:limit])
     order = graph.unit_order
     times = graph.forward.unit_time[:, devices]
-    work = np.where(np.isfinite(times), times, graph.forward.unit_work[:, None])[order]
-    work_before = np.concatenate((np.zeros((1, len(devices))), np.cumsum(work, axis=0)))
+    mean_work = graph.forward.unit_work[:, None]
+    work = np.where(np.isfinite(times), times, mean_work)[order]
+    nothing = np.zeros((1, len(devices)))
+    work_before = np.concatenate((nothing, np.cumsum(work, axis=0)))
     crossing = crossing_seconds(graph)
     cuts = _thinned(work_before[:, 0], crossing)
     walk = graph.forward
@@ -171,7 +178,8 @@ def chunk_plan(
     cut_after = bottleneck_cuts(
         work_before[cuts], crossing[cuts], need[cuts], room, chunks, any_load
     )
-    chunk = np.searchsorted(cuts[cut_after], np.arange(len(order)), side="right")
+    position = np.arange(len(order))
+    chunk = np.searchsorted(cuts[cut_after], position, side="right")
     plan = np.empty(len(order), np.int32)
     plan[order] = devices[chunk % len(devices)]
     return plan
@@ -205,12 +213,14 @@ def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
     count = len(done)
     if count <= MOST_CUTS:
         return np.arange(count, dtype=np.int32)
-    stretch = np.minimum(
-        (done / max(done[-1], 1e-300) * MOST_CUTS).astype(int), MOST_CUTS - 1
-    )
+    share_done = done / max(done[-1], 1e-300)
+    stretch = (share_done * MOST_CUTS).astype(int)
+    stretch = np.minimum(stretch, MOST_CUTS - 1)
     by = np.lexsort((crossing, stretch))
-    firsts = by[np.flatnonzero(np.diff(stretch[by], prepend=-1))]
-    return np.unique(np.concatenate(([0], firsts, [count - 1]))).astype(np.int32)
+    begins = np.flatnonzero(np.diff(stretch[by], prepend=-1))
+    firsts = by[begins]
+    cuts = np.concatenate(([0], firsts, [count - 1]))
+    return np.unique(cuts).astype(np.int32)
 
 
 @kernel

@@ -270,7 +270,8 @@ class ImprovingRollouts(Rollouts):
         if self.space.starts:
             return self.space.device_of_units(self.space.starts[0].device)
         allowed = np.isfinite(self.space.work)[:, device_ranking(self.space)]
-        return device_ranking(self.space)[allowed.argmax(axis=1)].astype(np.int32)
+        ranking = device_ranking(self.space)
+        return ranking[allowed.argmax(axis=1)].astype(np.int32)
 
     def improve_once(
         self,

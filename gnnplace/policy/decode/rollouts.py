@@ -203,7 +203,8 @@ class Rollouts:
             return None
         if direction == Direction.CONSUMERS:
             finish = -finish
-        return np.lexsort((self.graph.graph.position, finish)).astype(np.int32)
+        position = self.graph.graph.position
+        return np.lexsort((position, finish)).astype(np.int32)
 
     def watch(self, aim: Aim, forced: IntArray) -> Decisions:
         """Return what the decoder sees while it follows (or, where -1, makes) the decisions
@@ -309,7 +310,8 @@ class Rollouts:
 
     def round_priority(self, rounds: int) -> FloatArray:
         """Return the priority of ops by the round that their place in the graph belongs to. [n]"""
-        of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
+        rounds_before = (self.graph.place * rounds).astype(np.int32)
+        of_unit = np.minimum(rounds_before, rounds - 1)
         return round_priority(self.space, of_unit[self.space.problem.unit_of])
 
     def decode(

@@ -231,14 +231,17 @@ class WalkGraph:
         count = self.problem.num_units
         total = np.bincount(self.unit, weight * coordinate, count)
         mean = np.asarray(total / np.bincount(self.unit, weight, count))  # [U]
-        return np.asarray(np.round(mean / (float(latest.max()) or 1.0), 9))  # true ties
+        # Rounded, so that equal coordinates are true ties.
+        depth = float(latest.max()) or 1.0
+        return np.asarray(np.round(mean / depth, 9))
 
     @cached_property
     def unit_order(self) -> IntArray:
         """Return the units by coordinate, then by their first op in ``depth-first-rank``. [U]"""
         order = self.order("depth-first-rank")
         first = np.full(self.problem.num_units, len(order))
-        np.minimum.at(first, self.unit[order], np.arange(len(order)))
+        position = np.arange(len(order))
+        np.minimum.at(first, self.unit[order], position)
         return np.lexsort((first, self.unit_coordinate)).astype(np.int32)
 
     @cached_property
@@ -260,7 +263,8 @@ class WalkGraph:
         if name == COORDINATE:
             rank = np.empty(self.problem.num_units, dtype=np.int64)
             rank[self.unit_order] = np.arange(len(rank))
-            return np.lexsort((self.graph.position, rank[self.unit])).astype(np.int32)
+            order = np.lexsort((self.graph.position, rank[self.unit]))
+            return order.astype(np.int32)
         if name in ORDERS:
             return traversal(name, self.graph, self.cost, self.edge_cost, 0)
         if name not in self.own_orders:
@@ -385,7 +389,8 @@ def unit_peak(graph: WalkGraph) -> FloatArray:
         return np.zeros(problem.num_units)
     phase = problem.phase[graph.ops]
     at = np.empty(g.num_ops, np.int64)
-    at[np.lexsort((-graph.up, phase))] = np.arange(g.num_ops)
+    by_phase = np.lexsort((-graph.up, phase))
+    at[by_phase] = np.arange(g.num_ops)
     first = at[g.producer]
     last = at[g.producer]
     last_phase = phase[g.producer].copy()
@@ -398,7 +403,8 @@ def unit_peak(graph: WalkGraph) -> FloatArray:
         last + 1, alive_bytes, g.num_ops + 1
     )
     alive = np.cumsum(changes)[:-1]
-    near = np.concatenate(([0], np.cumsum(alive >= NEAR_PEAK * alive.max())))
+    is_near_peak = alive >= NEAR_PEAK * alive.max()
+    near = np.concatenate(([0], np.cumsum(is_near_peak)))
     share = (near[last + 1] - near[first]) / near[-1]
     return np.asarray(
         np.bincount(graph.unit[g.producer], alive_bytes * share, problem.num_units)

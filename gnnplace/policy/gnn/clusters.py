@@ -60,20 +60,27 @@ def clusters_of(graph: WalkGraph) -> Clusters:
     walk = graph.forward
     num_devices = graph.problem.num_devices
     flow = flow_seconds(graph)
-    unit = np.repeat(np.arange(len(walk.unit_work)), np.diff(walk.flow_offset))
+    num_units = len(walk.unit_work)
+    unit = np.repeat(np.arange(num_units), np.diff(walk.flow_offset))
     rank = np.argsort(graph.unit_order)
     source = rank[unit]
     target = rank[walk.flow_unit]
     forward = source < target
     edges = (source[forward], target[forward], flow[forward])
     aims = [max(2, aim * num_devices) for aim in AIMS] + [2]
-    of = nested(*edges, walk.unit_work[graph.unit_order], aims)[:, rank]
-    of += np.concatenate(([0], np.cumsum(of.max(axis=1) + 1)[:-1]))[:, None]
+    ordered_work = walk.unit_work[graph.unit_order]
+    of = nested(*edges, ordered_work, aims)[:, rank]
+    # Clusters of all levels are numbered one level after the other.
+    clusters_of_level = of.max(axis=1) + 1
+    first = np.concatenate(([0], np.cumsum(clusters_of_level)[:-1]))
+    of += first[:, None]
     count = int(of.max()) + 1
-    work = sums(of.ravel(), np.tile(walk.unit_work, NUM_LEVELS), count)
+    work_of_levels = np.tile(walk.unit_work, NUM_LEVELS)
+    work = sums(of.ravel(), work_of_levels, count)
     apart = of[:, unit] != of[:, walk.flow_unit]
-    outside = sums(of[:, unit].ravel(), (apart * flow).ravel(), count)
-    work = np.maximum(work, 1e-6 * walk.work / len(walk.unit_work))
+    cut_flow = apart * flow
+    outside = sums(of[:, unit].ravel(), cut_flow.ravel(), count)
+    work = np.maximum(work, 1e-6 * walk.work / num_units)
     return Clusters(
         of=of.astype(np.int32),
         work=work,
@@ -122,20 +129,23 @@ def nested(
     work = work.copy()
     total_work = float(work.sum())
     level_of = dict[int, LongArray]()
-    steps = sorted(
-        {*aims, *_doubled(aims[0], len(work)), *_doubled(2, aims[0])}, reverse=True
-    )
-    for aim in steps:
+    finer = _doubled(aims[0], len(work))
+    coarser = _doubled(2, aims[0])
+    steps = {*aims, *finer, *coarser}
+    for aim in sorted(steps, reverse=True):
         for _ in range(PASSES):
             source, target, seconds = _between(
                 root[source], root[target], seconds, len(work)
             )
-            smaller_work = np.maximum(np.minimum(work[source], work[target]), 1e-300)
-            ratio = np.round(np.log(np.maximum(seconds, 1e-300) / smaller_work), DIGITS)
+            smaller_work = np.minimum(work[source], work[target])
+            smaller_work = np.maximum(smaller_work, 1e-300)
+            exchange = np.maximum(seconds, 1e-300)
+            ratio = np.round(np.log(exchange / smaller_work), DIGITS)
             by_ratio = np.lexsort((target, source, -ratio))
             unite(source, target, by_ratio, SLACK * total_work / aim, root, work)
         level_of[aim] = np.unique(root, return_inverse=True)[1]
-    return np.stack([level_of[aim] for aim in aims]).astype(np.int64)
+    levels = [level_of[aim] for aim in aims]
+    return np.stack(levels).astype(np.int64)
 
 
 def _doubled(first: int, limit: int) -> list[int]:

@@ -206,7 +206,8 @@ def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
         raise InputError(
             f"{what}: fails on a graph of 5 ops: {said(error)}{hint}"
         ) from None
-    if not isinstance(together, Tensor) or together.dim() != 2 or len(together) != 8:
+    is_matrix = isinstance(together, Tensor) and together.dim() == 2
+    if not is_matrix or len(together) != 8:
         answer = (
             tuple(together.shape)
             if isinstance(together, Tensor)

@@ -76,8 +76,10 @@ class Decoder(nn.Module):
         memory = self.memory(self.value(states), chosen, allowed.shape[-1])
         first = features @ self.first + memory @ self.held + self.device(devices)
         first = torch.relu(first + self.context(states)[..., None, :])
-        share = allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
-        mean = (first * share[..., None]).sum(dim=-2, keepdim=True)
+        num_allowed = allowed.sum(dim=-1, keepdim=True)
+        share = allowed / num_allowed.clamp(min=1)
+        weighted = first * share[..., None]
+        mean = weighted.sum(dim=-2, keepdim=True)
         second = torch.relu(first @ self.second + mean @ self.pooled + self.bias)
         return (second @ self.last).masked_fill(~allowed, -torch.inf)
 
@@ -121,9 +123,12 @@ class DeviceCount(nn.Module):
             num_devices: devices of the cluster, D.
         """
         limits = limit_features(num_devices).to(states.device)
-        pooled = torch.cat([states.mean(dim=0), states.amax(dim=0)])
+        mean = states.mean(dim=0)
+        largest = states.amax(dim=0)
+        pooled = torch.cat([mean, largest])
         first = torch.relu(self.graph(pooled) + self.limit(limits))
-        scores: Tensor = self.last(torch.relu(self.mixed(first)))[:, 0]
+        second = torch.relu(self.mixed(first))
+        scores: Tensor = self.last(second)[:, 0]
         return scores
 
     def choice(self, states: Tensor, num_devices: int) -> int:

@@ -111,7 +111,8 @@ class Messages(nn.Module):
     def forward(self, values: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         """Return the aggregated messages of each op; zero without an edge. [m, hidden]"""
         source, target = edge_index
-        message = torch.relu(self.other(values)[source] + self.edge(edge_attr))
+        sent = self.other(values)[source]
+        message = torch.relu(sent + self.edge(edge_attr))
         return aggregated(message, target, len(values), self.aggregation)
 
 
@@ -140,7 +141,8 @@ class MessageLayer(nn.Module):
         pooled = aggregated(y, data.bucket, graphs * NUM_BUCKETS)
         graph_mean = aggregated(y, data.batch, graphs)
         lanes = pooled.view(graphs, NUM_BUCKETS, -1).transpose(1, 2)
-        along = torch.relu(self.along(lanes)).transpose(1, 2).reshape(pooled.shape)
+        along = torch.relu(self.along(lanes))
+        along = along.transpose(1, 2).reshape(pooled.shape)
         from_producers = self.producers(y, data.edge_index, data.edge_attr)
         from_consumers = self.consumers(y, data.edge_index.flip(0), data.edge_attr)
         update = torch.cat([y, from_producers, from_consumers], dim=1)
@@ -166,9 +168,11 @@ class MessageLayer(nn.Module):
 
     def _of_clusters(self, y: Tensor, clusters: Tensor) -> Tensor:
         """Return what the means of an op's clusters add within ``update``. [m, 2 hidden]"""
-        weights = cast("nn.Linear", self.update[0]).weight[:, 5 * y.shape[1] :]
+        enter = cast("nn.Linear", self.update[0])
+        weights = enter.weight[:, 5 * y.shape[1] :]
         total = y.new_zeros(len(y), weights.shape[0])
-        for of, weight in zip(clusters, weights.chunk(NUM_POOLED, dim=1), strict=True):
+        chunks = weights.chunk(NUM_POOLED, dim=1)
+        for of, weight in zip(clusters, chunks, strict=True):
             mean = aggregated(y, of, int(of.max()) + 1)
             total = total + linear(mean, weight)[of]
         return total

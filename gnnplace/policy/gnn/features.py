@@ -47,7 +47,8 @@ def cluster_features(graph: WalkGraph, clusters: Clusters) -> FloatArray:
         out.append(
             np.log1p(clusters.work[level] * graph.problem.num_devices / walk.work)
         )
-        out.append(np.log1p(clusters.outside[level] / clusters.work[level]))
+        exchange = clusters.outside[level] / clusters.work[level]
+        out.append(np.log1p(exchange))
         out.append(
             np.where(unit_flow > 0.0, inside / np.maximum(unit_flow, 1e-300), 1.0)
         )
@@ -63,7 +64,8 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
     m = g.num_ops
     edge = graph.edge_cost
     # The floors below keep a graph of free ops from being divided by 0.
-    longest = max(float((graph.up + graph.down).max()), 1e-300)
+    path_through = graph.up + graph.down
+    longest = max(float(path_through.max()), 1e-300)
     ahead = np.empty(m)
     by_start = np.lexsort((g.position, -graph.up, graph.down))
     ahead[by_start] = np.cumsum(graph.cost[by_start])
@@ -73,8 +75,10 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
     unit = walk.unit
     # Logs and shares, so that all are of the size of one whatever the machine and the model.
     out["log cost"] = np.log1p(graph.cost / walk.scale)
-    out["log transfer of inputs"] = np.log1p(np.bincount(target, edge, m) / walk.scale)
-    out["log transfer of outputs"] = np.log1p(np.bincount(source, edge, m) / walk.scale)
+    input_seconds = np.bincount(target, edge, m)
+    output_seconds = np.bincount(source, edge, m)
+    out["log transfer of inputs"] = np.log1p(input_seconds / walk.scale)
+    out["log transfer of outputs"] = np.log1p(output_seconds / walk.scale)
     out["level from the sources"] = depth / max(1, int(depth.max()))
     out["level from the sinks"] = height / max(1, int(height.max()))
     out["downward rank"] = graph.down / longest
@@ -105,7 +109,9 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
 
 def message_features(graph: WalkGraph) -> SingleArray:
     """Return the log transfer time of each edge in units of the mean op time. [edges, 1]"""
-    return np.log1p(graph.edge_cost / graph.forward.scale).astype(np.float32)[:, None]
+    relative = graph.edge_cost / graph.forward.scale
+    feature = np.log1p(relative).astype(np.float32)
+    return feature[:, None]
 
 
 def device_features(graph: WalkGraph) -> SingleArray:
@@ -135,7 +141,8 @@ def _write_device(graph: WalkGraph, out: NamedRow) -> None:
     out["log seconds of a mean tensor, without the latency"] = np.log1p(
         walk.mean_bytes * pace.sum(axis=1) / count / walk.scale
     )
-    out["log latency to the others"] = np.log1p(delay.sum(axis=1) / count / walk.scale)
+    mean_delay = delay.sum(axis=1) / count
+    out["log latency to the others"] = np.log1p(mean_delay / walk.scale)
     out["share of devices linked"] = linked.mean(axis=1)
     out["one"] = 1.0
 

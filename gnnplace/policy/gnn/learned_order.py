@@ -38,7 +38,8 @@ SHARPNESS = 32.0
 def first_priority(order: IntArray) -> FloatArray:
     """Return the priorities that give ``order`` where it lists producers first. [m]"""
     priority = np.empty(len(order))
-    priority[order] = SHARPNESS * (1.0 - np.arange(len(order)) / max(1, len(order)))
+    position = np.arange(len(order)) / max(1, len(order))
+    priority[order] = SHARPNESS * (1.0 - position)
     return priority
 
 
@@ -125,7 +126,8 @@ def order_gradient(
         for k in range(count):
             total += np.exp(priority[ready[k]] - highest)
         for k in range(count):
-            gradient[ready[k]] -= np.exp(priority[ready[k]] - highest) / total
+            op = ready[k]
+            gradient[op] -= np.exp(priority[op] - highest) / total
         gradient[op] += 1.0
         for k in range(count):
             if ready[k] == op:

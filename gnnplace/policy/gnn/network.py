@@ -129,7 +129,8 @@ class GnnPolicy(SavedNetwork):
             from gnnplace.policy.gnn.pyg import batch_of
 
             data = batch_of(inputs)
-        states: Tensor = self.encoder(data.to(self.count.last.weight.device))
+        device = self.count.last.weight.device
+        states: Tensor = self.encoder(data.to(device))
         return states
 
     @torch.no_grad()
@@ -161,23 +162,28 @@ class GnnPolicy(SavedNetwork):
 def tensors_of(graph: WalkGraph, clusters: Clusters) -> EncoderInputs:
     """Return features, edges and clusters of one problem, for the encoder."""
     static = static_features(graph, clusters)
-    global_columns = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))
+    shape = (len(static), len(GLOBAL))
+    global_columns = np.broadcast_to(global_features(graph), shape)
     source, target, _ = graph.graph.edges
     edges = np.stack([source, target]).astype(np.int64)
     levels = clusters.of[list(POOLED)].astype(np.int64)
-    op_clusters = (levels - levels.min(axis=1, keepdims=True))[:, graph.unit]
+    # Clusters are numbered from 0 at each level.
+    unit_clusters = levels - levels.min(axis=1, keepdims=True)
+    op_clusters = unit_clusters[:, graph.unit]
     x = torch.from_numpy(np.concatenate([static, global_columns], axis=1))
+    bucket = (x[:, PLACE] * NUM_BUCKETS).long()
     return EncoderInputs(
         x=x,
         edge_index=torch.from_numpy(edges),
         edge_attr=torch.from_numpy(message_features(graph)),
-        bucket=(x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1),
+        bucket=bucket.clamp(0, NUM_BUCKETS - 1),
         clusters=torch.from_numpy(op_clusters),
     )
 
 
 def _array(tensor: Tensor) -> SingleArray:
-    return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.float32)
+    array = tensor.detach().cpu().numpy()
+    return np.ascontiguousarray(array, dtype=np.float32)
 
 
 class GnnConfig(Schema):

@@ -124,7 +124,8 @@ class BothWays(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers))
         self.forth = nn.ModuleList(conv(hidden, hidden) for _ in range(layers))
         self.back = nn.ModuleList(conv(hidden, hidden) for _ in range(layers))
-        self.merge = nn.ModuleList(nn.Linear(3 * hidden, hidden) for _ in range(layers))
+        merges = [nn.Linear(3 * hidden, hidden) for _ in range(layers)]
+        self.merge = nn.ModuleList(merges)
 
     def forward(self, data: GraphBatch) -> Tensor:
         """Return the states of all ops. [m, hidden]"""

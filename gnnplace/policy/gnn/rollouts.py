@@ -70,7 +70,9 @@ def shared_noise(
         of = clusters[int(rng.integers(len(clusters)))]
         of = of - of.min()
         temperature = np.exp(rng.uniform(*np.log(SHARED)))
-        noise += (temperature * rng.gumbel(size=(int(of.max()) + 1, devices)))[of]
+        num_clusters = int(of.max()) + 1
+        cluster_noise = temperature * rng.gumbel(size=(num_clusters, devices))
+        noise += cluster_noise[of]
     return unit_noise
 
 
@@ -278,13 +280,14 @@ class Episodes:
     @property
     def limits(self) -> list[int]:
         """Return the numbers of devices that decodes may use, all of them first."""
-        return [
-            n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1
-        ] or [1]
+        limits = device_limits(self.space.problem.num_devices)
+        above_one = [limit for limit in limits[::-1] if limit > 1]
+        return above_one or [1]
 
     def greedy_limits(self, network: DecoderNetwork) -> list[int]:
         """Return the number of devices that the network chose, then the others above one."""
-        return [network.limit, *(n for n in self.limits if n != network.limit)]
+        remaining = [limit for limit in self.limits if limit != network.limit]
+        return [network.limit, *remaining]
 
     def seen(self, network: DecoderNetwork, drawn: Drawn) -> SeenDecodes:
         """Return what the network sees when it decides as it is told."""

@@ -63,7 +63,8 @@ class RefiningPasses:
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts = rollouts
         self.space = rollouts.space
-        self.open = np.full(self.space.problem.num_units, -1, np.int32)
+        num_units = self.space.problem.num_units
+        self.open = np.full(num_units, -1, np.int32)
 
     @cached_property
     def ground(self) -> Ground:
@@ -161,7 +162,11 @@ class RefiningPasses:
 
     def tried(self, placed: Placed, previous: Previous, stay: float) -> Placed:
         """Return the placement after a pass if that is better, else as it is."""
-        trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
+        trial = Placed(
+            device=placed.device.copy(),
+            order=placed.order.copy(),
+            score=placed.score.copy(),
+        )
         one_pass(
             ground=self.ground,
             previous=previous,

@@ -329,6 +329,7 @@ def refining_units(graph: WalkGraph) -> RefiningUnits:
     walk = graph.forward
     problem = space.problem
     times = space.compiled.times
+    mean_time = float(np.mean(times[np.isfinite(times)]))
     return RefiningUnits(
         allowed=np.ascontiguousarray(problem.unit_allowed),
         time=space.work,
@@ -340,5 +341,5 @@ def refining_units(graph: WalkGraph) -> RefiningUnits:
         producer=problem.graph.producer.astype(np.int32),
         reversed_producer=problem.graph.consumer.astype(np.int32),
         microbatches=problem.microbatches,
-        scale=max(float(np.mean(times[np.isfinite(times)])), 1e-300),
+        scale=max(mean_time, 1e-300),
     )

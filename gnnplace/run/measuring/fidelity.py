@@ -36,7 +36,7 @@ from gnnplace.measurements import (
     shortest,
     stored_samples,
 )
-from gnnplace.policy import place, shown_placers, warm
+from gnnplace.placing import place, shown_placers, warm
 from gnnplace.problem import Placement, machine
 from gnnplace.run.measuring.recording import step_record
 from gnnplace.run.measuring.running import Executed, execute_placement

@@ -32,7 +32,7 @@ from gnnplace.costs import profile_model
 from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 from gnnplace.files import write_json
 from gnnplace.lightning_names import trainer_of
-from gnnplace.policy import DEFAULT_BUDGET, place
+from gnnplace.placing import DEFAULT_BUDGET, place
 from gnnplace.problem import (
     OPTIONS_KEY,
     Cluster,

@@ -132,7 +132,8 @@ def _names(
         batch: The label that stands for examples, if any.
         heads: Names of the labels that stand for heads of attention.
     """
-    axes = max((*rule.results, *rule.reads[:1]), key=len, default=())
+    candidates = (*rule.results, *rule.reads[:1])
+    axes = max(candidates, key=len, default=())
     is_image = rule.kind in ("convolution", "pool") and len(axes) == len(IMAGES)
     names_by_axis = IMAGES if is_image else RANKS.get(len(axes), ())
     names = {label: heads.get(label, label) for label in rule.extents}

@@ -127,7 +127,8 @@ class SplitOp:
         """
         parts = parts_of(configuration, mesh)
         called = dict(self.names)
-        cut = sorted(((-n, called.get(label, label)) for label, n in parts.items()))
+        by_size = [(-n, called.get(label, label)) for label, n in parts.items()]
+        cut = sorted(by_size)
         return (
             ", ".join(f"{name} over {-n}" for n, name in cut) or "whole on every device"
         )
@@ -150,7 +151,8 @@ def default_mesh(devices: int) -> Mesh:
     """
     if devices < 1:
         raise InputError(f"devices {devices}: must be at least 1")
-    small = max(k for k in range(1, math.isqrt(devices) + 1) if devices % k == 0)
+    up_to_root = range(1, math.isqrt(devices) + 1)
+    small = max(k for k in up_to_root if devices % k == 0)
     return (devices // small, small) if small > 1 else (devices,)
 
 

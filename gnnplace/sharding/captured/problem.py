@@ -432,7 +432,9 @@ def parts_by_op(
     memory = [float(captured.memory(i)[strategy[i]]) for i in range(count)]
     resharding = [0.0] * count
     for link in captured.links:
-        cost = link.cost(link.sources[strategy[link.u]], link.targets[strategy[link.v]])
+        source = link.sources[strategy[link.u]]
+        target = link.targets[strategy[link.v]]
+        cost = link.cost(source, target)
         op = link.v if link.v < count else link.u
         if link.parameter:
             gradient[op] += cost.total

@@ -366,7 +366,9 @@ def _own_tensors(step: StepModule) -> Iterator[None]:
     `torch.func.functional_call` (torch 2.13) leaves the stand-ins in a module that stands at
     several places of a model: it swaps tensors once for each place, and back in the same order.
     """
-    saved = [(m, dict(m._parameters), dict(m._buffers)) for m in step.modules()]
+    saved = []
+    for module in step.modules():
+        saved.append((module, dict(module._parameters), dict(module._buffers)))
     try:
         yield
     finally:

@@ -288,7 +288,8 @@ def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | 
     Returns:
         The axis, its groups, and the layouts before and after; None: several axes or not plain.
     """
-    axes = {(place.axis, place.groups) for place in (*before, *after) if place.groups}
+    places = (*before, *after)
+    axes = {(place.axis, place.groups) for place in places if place.groups}
     if len(axes) != 1:
         return None
     axis, groups = axes.pop()
@@ -408,7 +409,8 @@ def _scattered(
 ) -> torch.Tensor:
     """Return this device's part of the sum of a tensor, cut along an axis."""
     front = local.movedim(axis, 0).contiguous()
-    part = front.new_empty(front.shape[0] // group.size(), *front.shape[1:])
+    rows = front.shape[0] // group.size()
+    part = front.new_empty(rows, *front.shape[1:])
     scatter_flat(part, front, group)
     return part.movedim(0, axis)
 
@@ -416,6 +418,7 @@ def _scattered(
 def _gathered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
     """Return a tensor whose parts along an axis the devices of a group hold."""
     front = local.movedim(axis, 0).contiguous()
-    gathered = front.new_empty(front.shape[0] * group.size(), *front.shape[1:])
+    rows = front.shape[0] * group.size()
+    gathered = front.new_empty(rows, *front.shape[1:])
     gather_flat(gathered, front, group)
     return gathered.movedim(0, axis)

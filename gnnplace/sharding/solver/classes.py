@@ -53,7 +53,8 @@ class ClassTable:
 
     def spread(self) -> FloatArray:
         """Return the table over configurations."""
-        return self.cells.take(self.rows.of, axis=0).take(self.columns.of, axis=1)
+        rows = self.cells.take(self.rows.of, axis=0)
+        return rows.take(self.columns.of, axis=1)
 
 
 def over_classes(table: FloatArray) -> ClassTable:

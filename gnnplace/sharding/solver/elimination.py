@@ -137,7 +137,8 @@ class _Elimination:
 
         # A[outer, node] is the sum of all tables but the pair, B[node, partner] the pair.
         self._check_size([counts[k] for k in (*outer, node)])
-        a = _sum([*cells[:split], *cells[split + 1 :]], (*outer, node), counts)
+        remaining = [*cells[:split], *cells[split + 1 :]]
+        a = _sum(remaining, (*outer, node), counts)
         if pair[0] == node:
             b = pair_cost
         else:
@@ -220,7 +221,8 @@ def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatA
     """
     total = np.zeros([counts[node] for node in scope])
     for axes, cost in sorted(cells, key=lambda entry: entry[1].size):
-        turn = sorted(range(len(axes)), key=lambda k: scope.index(axes[k]))
+        place = [scope.index(axis) for axis in axes]
+        turn = sorted(range(len(axes)), key=place.__getitem__)
         shape = [counts[node] if node in axes else 1 for node in scope]
         total += cost.transpose(turn).reshape(shape)
     return total

@@ -102,7 +102,8 @@ def pareto_frontier(
 
     def corners(points: list[Point]) -> list[Corner]:
         gaps = pairwise(undominated(points))
-        return [(b.time, min(a.memory, limit)) for a, b in gaps if b.memory <= limit]
+        within_limit = [(a, b) for a, b in gaps if b.memory <= limit]
+        return [(b.time, min(a.memory, limit)) for a, b in within_limit]
 
     return _answer(supported, corners, epsilon, limit, begin)
 

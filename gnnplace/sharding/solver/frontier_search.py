@@ -132,12 +132,15 @@ def _gap(points: list[Point]) -> float:
 
 def _pick(weights: list[Weight], count: int) -> list[Weight]:
     """Return at most ``count`` weights, spread evenly; the first is (1, 0)."""
-    ordered = sorted(set(weights), key=lambda w: w[1] / w[0] if w[0] else np.inf)
+
+    def slope(weight: Weight) -> float:
+        return weight[1] / weight[0] if weight[0] else np.inf
+
+    ordered = sorted(set(weights), key=slope)
     if len(ordered) <= count:
         return ordered
-    return [
-        ordered[i] for i in np.linspace(0, len(ordered) - 1, count).round().astype(int)
-    ]
+    indices = np.linspace(0, len(ordered) - 1, count).round().astype(int)
+    return [ordered[i] for i in indices]
 
 
 def _merged(corners: list[Corner]) -> list[Corner]:
@@ -145,10 +148,12 @@ def _merged(corners: list[Corner]) -> list[Corner]:
     if not corners:
         return []
     groups = np.array_split(np.arange(len(corners)), min(REGIONS, len(corners)))
-    return [
-        (max(corners[i][0] for i in group), max(corners[i][1] for i in group))
-        for group in groups
-    ]
+    merged = []
+    for group in groups:
+        most_time = max(corners[i][0] for i in group)
+        most_memory = max(corners[i][1] for i in group)
+        merged.append((most_time, most_memory))
+    return merged
 
 
 def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
@@ -156,7 +161,8 @@ def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
     exact = np.array([[a * t + b * m for a, b in weights] for t, m in corners])
     if not corners:
         return exact
-    size = np.array([[a * abs(t) + b * abs(m) for a, b in weights] for t, m in corners])
+    sizes = [(abs(time), abs(memory)) for time, memory in corners]
+    size = np.array([[a * t + b * m for a, b in weights] for t, m in sizes])
     return exact + BOUND_SLACK * size.max(axis=0)
 
 
@@ -185,7 +191,8 @@ def _pruned(
     node has no configuration left.
     """
     # Weighings in the middle discard the most, so that the others have less to look at.
-    turn = np.argsort(np.abs(np.arange(len(weights)) - len(weights) / 2), kind="stable")
+    from_middle = np.abs(np.arange(len(weights)) - len(weights) / 2)
+    turn = np.argsort(from_middle, kind="stable")
     weights = [weights[k] for k in turn]
     regions = regions[:, turn]
     alive = [np.ones((size, len(regions)), bool) for size in factors.sizes]
@@ -260,7 +267,8 @@ class _PointsRun:
         """
         step = self.steps[index]
         sizes = self.factors.sizes
-        rows = int(np.prod([sizes[node] for node in step.scope], dtype=np.int64))
+        scope_sizes = [sizes[node] for node in step.scope]
+        rows = int(np.prod(scope_sizes, dtype=np.int64))
         scopes = [self.factors.scopes[k] for k in step.factors]
         base = [
             step_sum(step, [tables[k] for k in step.factors], scopes, sizes).reshape(
@@ -334,7 +342,11 @@ class _PointsRun:
         """Return the strategies of the root's points."""
         root = self.lists[-1]
         strategies = [self._strategy(k) for k in range(len(root.time))]
-        return [Point(problem.value(c), problem.bytes(c) or 0.0, c) for c in strategies]
+        points = []
+        for strategy in strategies:
+            memory = problem.bytes(strategy) or 0.0
+            points.append(Point(problem.value(strategy), memory, strategy))
+        return points
 
     def _strategy(self, position: int) -> tuple[int, ...]:
         """Walk down from one point of the root; every step's point says where it came from."""

@@ -390,7 +390,11 @@ def eliminate(
         if end > limits.points:
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
         if len(out[0]) < end:
-            out = (_grown(out[0], end), _grown(out[1], end), _grown(out[2], end))
+            out = (
+                _grown(out[0], end),
+                _grown(out[1], end),
+                _grown(out[2], end),
+            )
         out[0][begin:end] = current[0][:n]
         out[1][begin:end] = current[1][:n]
         out[2][begin:end] = current[2][:n]

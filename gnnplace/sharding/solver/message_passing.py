@@ -220,7 +220,8 @@ def _add_chosen(
     flat: Flat, edge: int, side: int, strategy: LongArray, total: FloatArray
 ) -> None:
     """Add the cost of a pair, given the configuration of its second node."""
-    d = flat.classes[flat.lookup[edge, 1 - side] + strategy[flat.ends[edge, 1 - side]]]
+    other_end = flat.ends[edge, 1 - side]
+    d = flat.classes[flat.lookup[edge, 1 - side] + strategy[other_end]]
     columns = flat.shape[edge, 1]
     to_class = flat.lookup[edge, side]
     for k in range(len(total)):

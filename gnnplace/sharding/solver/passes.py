@@ -187,7 +187,8 @@ def _inside(inputs: _Inputs) -> FloatArray:
         return inputs.total.min(axis=-1)
     product = min_plus_each(inputs.matrix(), inputs.pair_matrix())
     outer = inputs.axes[:-1]
-    shaped = product.reshape([*inputs.total.shape[:-1], product.shape[2]])
+    shape = [*inputs.total.shape[:-1], product.shape[2]]
+    shaped = product.reshape(shape)
     return _turned(shaped, (*outer, inputs.partner), inputs.step.scope)
 
 
@@ -211,7 +212,8 @@ def _least_costs(inputs: _Inputs, outside: FloatArray) -> FloatArray:
 
 def _outside_matrix(inputs: _Inputs, outside: FloatArray) -> FloatArray:
     """Return the outside of the step's table, ``partner`` last. [W, rest, K of partner]"""
-    turned = _turned(outside, inputs.step.scope, (*inputs.axes[:-1], inputs.partner))
+    pair_axes = (*inputs.axes[:-1], inputs.partner)
+    turned = _turned(outside, inputs.step.scope, pair_axes)
     return turned.reshape(len(turned), -1, turned.shape[-1])
 
 
@@ -221,7 +223,8 @@ def _around(inputs: _Inputs, part: _Part, total: FloatArray) -> FloatArray:
         k for k, node in enumerate(inputs.axes, start=1) if node not in part.scope
     )
     present = tuple(node for node in inputs.axes if node in part.scope)
-    return spread(total.min(axis=absent), (WEIGHING, *present), (WEIGHING, *part.scope))
+    minimum = total.min(axis=absent)
+    return spread(minimum, (WEIGHING, *present), (WEIGHING, *part.scope))
 
 
 def _around_pair(inputs: _Inputs, outside: FloatArray) -> FloatArray:

@@ -130,7 +130,9 @@ def supported_points(
         wanted: whether the gap between two neighbours matters.
     """
     result = Supported(problem, factors, wanted)
-    result.gaps.append((result.solve((1.0, 0.0)), result.solve((0.0, 1.0))))
+    fastest = result.solve((1.0, 0.0))
+    smallest = result.solve((0.0, 1.0))
+    result.gaps.append((fastest, smallest))
     result.refine(
         SOLVES,
         lambda fast, small: (small.time - fast.time) * (fast.memory - small.memory),

@@ -78,7 +78,8 @@ def cells_of(table: Factor, picked: Mapping[int, LongArray]) -> FloatArray:
         zip(table.scope, table.classes, strict=True)
     ):
         rows = classes.of[picked[node]]
-        if len(rows) != len(classes) or (rows != np.arange(len(rows))).any():
+        in_order = np.arange(len(rows))
+        if len(rows) != len(classes) or (rows != in_order).any():
             cost = cost.take(rows, axis=axis)
     return cost
 
@@ -223,12 +224,14 @@ def flat_of(problem: ShardingProblem) -> Flat:
     ends = np.array([p.scope for p in pairs], np.int64).reshape(-1, 2)
     shape = np.array([p.cost.shape for p in pairs], np.int64).reshape(-1, 2)
     table = np.array([cells.add(p.cost) for p in pairs], np.int64)
-    lookup = np.array([[classes.add(c.of) for c in p.classes] for p in pairs], np.int64)
+    places = [[classes.add(end.of) for end in pair.classes] for pair in pairs]
+    lookup = np.array(places, np.int64)
 
     # Pairs by node, for walks from a node to its neighbours.
     order = np.argsort(ends.ravel(), kind="stable") // 2
     degree = np.bincount(ends.ravel(), minlength=count)
-    message = np.cumsum(np.append(0, shape.ravel()))[:-1].reshape(-1, 2)
+    begins = np.cumsum(np.append(0, shape.ravel()))[:-1]
+    message = begins.reshape(-1, 2)
     start = np.cumsum([0, *map(len, problem.cost)])
     return Flat(
         start=start,

@@ -96,9 +96,8 @@ class Factors:
                     np.multiply.outer(memory_weights, memory),
                 )
                 tables[key] = parts[0] + parts[1]
-        return [
-            tables[id(t), id(m)] for t, m in zip(self.time, self.memory, strict=True)
-        ]
+        pairs = zip(self.time, self.memory, strict=True)
+        return [tables[id(time), id(memory)] for time, memory in pairs]
 
     def restrict(self, masks: Sequence[BoolArray]) -> Factors:
         """Return the factors without the configurations whose mask is false."""
@@ -204,7 +203,8 @@ def _join(steps: list[Step], tables: list[int]) -> list[int]:
     """Add steps that add up tables until two are left, small ones first; return those two."""
     remaining = sorted(tables, key=lambda k: len(steps[k].scope))
     while len(remaining) > 2:
-        scope = tuple(sorted({*steps[remaining[0]].scope, *steps[remaining[1]].scope}))
+        first, second = (steps[k].scope for k in remaining[:2])
+        scope = tuple(sorted({*first, *second}))
         steps.append(
             Step(
                 node=None,

@@ -9,7 +9,7 @@ import pytest
 
 from gnnplace.explaining.placements.advice import WORTH, advise
 from gnnplace.placers.contract import branches, training_chain
-from gnnplace.policy.placing import place
+from gnnplace.placing.roster import place
 from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained
 from gnnplace.report.explanations import advice_lines
 from gnnplace.simulation import lower_bound

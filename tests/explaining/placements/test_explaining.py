@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from gnnplace.explaining.placements.causes import Causes
 from gnnplace.explaining.placements.explaining import device_times, explain
 from gnnplace.placers.contract import branches
-from gnnplace.policy.placing import PlaceOptions, place
+from gnnplace.placing.roster import PlaceOptions, place
 from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained
 from tests.explaining.placements.steps import random_step
 from tests.random_problems import seeds

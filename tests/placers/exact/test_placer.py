@@ -24,7 +24,7 @@ from gnnplace.placers.exact.input import (
 from gnnplace.placers.exact.placer import Exact, annealing_runs
 from gnnplace.placers.registry import PLACERS
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import faults

@@ -27,7 +27,7 @@ from gnnplace.placers.search.moves import (
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import sequence_from_order

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.space import NO_BUDGET, counted, expired, now
-from gnnplace.policy.placing import make_placer as placer
+from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.simulation.list_scheduling import list_schedule

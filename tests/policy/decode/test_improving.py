@@ -10,6 +10,7 @@ from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import COORDINATE, FIXED_ORDERS
 from gnnplace.placers import Found, SearchSpace
+from gnnplace.placing.roster import make_placer, place
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.decoder_state import (
     DecisionRecord,
@@ -32,7 +33,6 @@ from gnnplace.policy.decode.kernels import (
     Decoding,
     observe,
 )
-from gnnplace.policy.placing import make_placer, place
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster.presets import preset
 from tests.policy.problems import constrained_problem, trained_like

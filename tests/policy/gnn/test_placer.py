@@ -6,6 +6,7 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace, contract
+from gnnplace.placing.roster import make_placer
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.gnn.decodes import FIRST_DRAWS, NetworkDecodes
@@ -13,7 +14,6 @@ from gnnplace.policy.gnn.network import load_gnn, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.placing import make_placer
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 from tests.policy.gnn.test_decoder import random_network
 from tests.policy.problems import permuted_devices

@@ -15,7 +15,7 @@ from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
 from gnnplace.placers.contract import training_chain
-from gnnplace.policy.placing import place
+from gnnplace.placing.roster import place
 from gnnplace.problem import problem_from_data, problem_to_data
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.constraints import (

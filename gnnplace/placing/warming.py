@@ -45,7 +45,7 @@ from gnnplace.placers import (
     anneal,
     training_chain,
 )
-from gnnplace.policy.placing import (
+from gnnplace.placing.roster import (
     TIME,
     UNTRAINED,
     find_placer,
@@ -57,11 +57,11 @@ from gnnplace.processes import ends_with_this
 from gnnplace.simulation import run_kernel
 
 if TYPE_CHECKING:
-    from gnnplace.policy.learned import LearnedPlacer
+    from gnnplace.policy import LearnedPlacer
 
 Progress = Callable[[str], None]
 LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # The members of ``best``
-MODULE = "gnnplace.policy.warming"
+MODULE = "gnnplace.placing.warming"
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
 FEW_MOVES = 20.0  # Moves of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
@@ -219,8 +219,7 @@ def _search_groups(space: SearchSpace) -> None:
 
 def _ask_network(space: SearchSpace) -> None:
     """Run a decode of the graph network, which only large problems get."""
-    from gnnplace.policy.decode.rollouts import Rollouts
-    from gnnplace.policy.learned import LearnedPlacer, load_policy, network_decodes
+    from gnnplace.policy import LearnedPlacer, Rollouts, load_policy, network_decodes
 
     network = LearnedPlacer().find_network()
     if network is not None:  # else torch is missing, and nobody will ask it
@@ -230,10 +229,7 @@ def _ask_network(space: SearchSpace) -> None:
 
 def _search(space: SearchSpace, learned: LearnedPlacer) -> None:
     """Make the first moves of the learned placer's search."""
-    from gnnplace.policy.decode.rollouts import Rollouts
-    from gnnplace.policy.learned import load_policy
-    from gnnplace.policy.refine.passes import RefiningPasses
-    from gnnplace.policy.search import Anytime
+    from gnnplace.policy import Anytime, RefiningPasses, Rollouts, load_policy
 
     graph = space.problem.graph
     flows_of_ops(*graph.edges, graph.num_ops)  # of problems without classes

@@ -86,7 +86,7 @@ def writing_first_answer(
         "microbatches": microbatches,
     }
     about |= {"output": output, "extra": extra}
-    command = [sys.executable, "-m", "gnnplace.policy.first_answer", json.dumps(about)]
+    command = [sys.executable, "-m", "gnnplace.placing.first_answer", json.dumps(about)]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     # A session of its own: Ctrl-C is for the process that searches, which ends this one.
     with subprocess.Popen(

@@ -12,7 +12,7 @@ import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
-from gnnplace.policy.sizes import SizedModel, choose, try_sizes
+from gnnplace.placing.sizes import SizedModel, choose, try_sizes
 from gnnplace.problem import write_problem
 
 OPTIONS = gnnplace.CaptureOptions()
@@ -50,7 +50,7 @@ def test_a_size_that_cannot_be_better_is_not_placed(path, monkeypatch):
         return partial(gnnplace.place, placer="single", budget=0.0)(problem)
 
     monkeypatch.setattr(
-        "gnnplace.policy.sizes.lower_bound",
+        "gnnplace.placing.sizes.lower_bound",
         lambda p: np.inf if p.microbatches > 2 else 0.0,
     )
     sizes = try_sizes(SizedModel(path(), None, OPTIONS), place)

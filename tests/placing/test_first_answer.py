@@ -8,7 +8,7 @@ import pytest
 
 import gnnplace
 from gnnplace.placers.contract import training_chain
-from gnnplace.policy.first_answer import Plain, writing_first_answer
+from gnnplace.placing.first_answer import Plain, writing_first_answer
 from gnnplace.problem import write_problem
 
 

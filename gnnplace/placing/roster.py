@@ -29,8 +29,7 @@ from gnnplace.problem import Constraints, Given, Problem, as_constraints, constr
 
 if TYPE_CHECKING:
     from gnnplace.placers import Placer, Result, SearchSpace, ThroughputResult
-    from gnnplace.policy.decode.improving import Improvement
-    from gnnplace.policy.learned import LearnedPlacer
+    from gnnplace.policy import Improvement, LearnedPlacer
 
 
 Progress = Callable[[str], None]
@@ -239,7 +238,7 @@ def _improvement(walks: int) -> Improvement | None:
     """Return the improvement walks that are asked for; None where there are none."""
     if walks == 0:
         return None
-    from gnnplace.policy.decode.improving import Improvement
+    from gnnplace.policy import Improvement
 
     return Improvement(walks)
 
@@ -249,7 +248,7 @@ def _learned(
 ) -> LearnedPlacer:
     orders = _orders(order)
     improvement = _improvement(improve)
-    from gnnplace.policy.learned import LearnedPlacer, load_policy
+    from gnnplace.policy import LearnedPlacer, load_policy
 
     if checkpoint is None:
         policy = None
@@ -261,7 +260,7 @@ def _learned(
 def _untrained(order: str | None = None, improve: int = 0) -> Placer:
     orders = _orders(order)
     improvement = _improvement(improve)
-    from gnnplace.policy.learned import untrained
+    from gnnplace.policy import untrained
 
     return untrained(orders, improvement)
 
@@ -271,9 +270,7 @@ def _gnn(
 ) -> Placer:
     if order is not None:
         check_network_order(order, AUTO)
-    from gnnplace.policy.gnn.custom import trusting
-    from gnnplace.policy.gnn.network import load_gnn
-    from gnnplace.policy.gnn.placer import GnnPlacer
+    from gnnplace.policy import GnnPlacer, load_gnn, trusting
 
     with trusting(bool(trust)):
         if checkpoint is None:
@@ -284,7 +281,7 @@ def _gnn(
 
 
 def _best(order: str | None = None, checkpoint: str | None = None) -> Placer:
-    from gnnplace.policy.best import Best
+    from gnnplace.policy import Best
 
     return Best(_learned(order, checkpoint))
 
