@@ -11,9 +11,10 @@ import pytest
 
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.coarse_problem import LEAST_OPS
+from gnnplace.placing import warming
 from gnnplace.placing.roster import THROUGHPUT
 from gnnplace.placing.warming import beside
-from gnnplace.policy import learned, warming
+from gnnplace.policy import learned
 
 
 @pytest.fixture
