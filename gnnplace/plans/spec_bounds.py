@@ -26,17 +26,22 @@ exchanges as hidden behind the layer; in truth those of a stage's first layer ar
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import ReplicaExchanges
-from gnnplace.plans.order.orders import is_apart
+from gnnplace.costs import NOTHING, ReplicaExchanges
+from gnnplace.plans.order.orders import is_apart, is_listed, limits
 from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.search.stage import StageBytes, StageCost
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_cuts import (
+    AlikeStages,
     alike_stages,
     first_rank_stages,
+    flying_of_first_rank,
     has_chain,
     passes_between,
     passes_of_chain,
@@ -192,13 +197,7 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
 
     It is infinite if a stage cannot be priced.
     """
-    stages = alike_stages(
-        group.setting,
-        spec.pp,
-        spec.schedule,
-        spec.layers,
-        is_first_apart=spec.recomputes_by_rank,
-    )
+    stages = stages_by_kind(group, spec)
     costs: list[StageCost] = []
     for first, last, rank in stages.ends:
         cost = group.stage_cost(spec, first, last, rank)
@@ -228,16 +227,75 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     return max(bound, float(chain))
 
 
+def stages_by_kind(group: SpecGroup, spec: PlanSpec) -> AlikeStages:
+    """Return the stages of a plan by their kinds.
+
+    Ranks that recompute unlike numbers of layers have stages of unlike kinds.
+    """
+    counts = spec.recompute_counts if spec.recomputes_by_rank else ()
+    classes = tuple(counts.index(count) for count in counts)
+    return alike_stages(group.setting, spec.pp, spec.schedule, spec.layers, classes)
+
+
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
     """Return whether the first rank's devices are too small for what the schedule has in flight."""
+    flying = flying_of_first_rank(spec.schedule, spec.pp, group.microbatches)
+    if not _lacks_with(group, spec, flying):
+        return False
+    if spec.pp == 1 or not is_listed(spec.schedule):
+        return True
+    ahead = passes_ahead(group, spec.with_words(recompute="none"))
+    return ahead >= flying[0] or _lacks_with(group, spec, (ahead, *flying[1:]))
+
+
+def _lacks_with(group: SpecGroup, spec: PlanSpec, flying: tuple[int, ...]) -> bool:
+    """Return whether the first rank's devices are too small for micro-batches in flight.
+
+    Args:
+        group: The group of the plan.
+        spec: The plan.
+        flying: Micro-batches that each chunk of the rank has in flight.
+    """
     costs: list[StageBytes] = []
     saved = 0.0
-    for ends, count, flying in first_rank_stages(
-        group.setting, spec.pp, spec.schedule, spec.layers, group.microbatches
+    for ends, count, in_flight in first_rank_stages(
+        group.setting, spec.pp, spec.schedule, spec.layers, flying
     ):
         cost = group.stage_bytes(spec, *ends)
         if cost is None:
             return True
         costs += [cost] * count
-        saved += flying * cost.saved
+        saved += in_flight * cost.saved
     return group.lacks(costs, saved)
+
+
+@lru_cache(maxsize=64)
+def passes_ahead(group: SpecGroup, plain: PlanSpec) -> int:
+    """Return how many forward passes of its first chunk rank 0 runs at least before other passes.
+
+    A list schedule runs them one after another from the beginning of the step, as many as its limit
+    allows, until another pass is ready there: with stages in the shape of a V the forward pass of
+    the first micro-batch through the last chunk, else its backward pass.
+
+    Args:
+        group: The group of the plan.
+        plain: The plan, without recomputation. Its schedule is a list schedule of several ranks.
+    """
+    stages = stages_by_kind(group, plain)
+    forward: list[float] = []
+    inputs: list[float] = []
+    for first, last, rank in stages.ends:
+        cost = group.stage_cost(plain, first, last, rank)
+        if cost is None or plain.offload != NOTHING:
+            return 1  # what is copied to the host depends on what is recomputed
+        forward.append(cost.forward)
+        inputs.append(cost.backward)
+    of_stages = np.array(forward)[stages.kinds]
+    seconds = of_stages.sum()
+    if len(of_stages) > 1:
+        seconds -= of_stages[-1, 0]
+    else:
+        seconds += np.array(inputs)[stages.kinds[0, 1:]].sum()
+    most = limits(plain.schedule, plain.pp, group.microbatches)[0]
+    each = max(float(of_stages[0, 0]), 1e-30)
+    return max(1, min(most, math.ceil(seconds * (1 - 1e-9) / each)))

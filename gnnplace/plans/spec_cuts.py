@@ -18,7 +18,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import LARGE, PricingSetting
 from gnnplace.plans.decoders.stages import head_layers, layers_of
 from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
-from gnnplace.plans.order.orders import chunk_ranks, is_apart
+from gnnplace.plans.order.orders import chunk_ranks, is_apart, limits
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import segments_of_stages
 
@@ -189,8 +189,7 @@ def alike_stages(
     pp: int,
     schedule: str,
     layers: Layers | None,
-    *,
-    is_first_apart: bool = False,
+    classes: tuple[int, ...] = (),
 ) -> AlikeStages:
     """Return the stages of plans with a number of ranks, a schedule and a cut, by their kinds.
 
@@ -199,7 +198,8 @@ def alike_stages(
         pp: Ranks.
         schedule: Its name and number of chunks.
         layers: Layers of every stage; None: as the framework cuts.
-        is_first_apart: Whether stages of rank 0 are of other kinds than those of other ranks.
+        classes: A number for each rank. Stages of ranks with unlike numbers are of other kinds.
+            Empty: the ranks do not matter.
     """
     spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
     numbers: dict[tuple[object, ...], int] = {}
@@ -208,11 +208,10 @@ def alike_stages(
     ranks, devices = chunk_ranks(schedule, pp), kinds_of_ranks(setting, pp)
     stages = segments_of_stages(setting, spec)
     for rank, (first, last) in zip(ranks, stages, strict=True):
-        is_apart_from_rest = is_first_apart and rank == 0
         key = (
             *kind_of_stage(setting, first, last),
             devices[rank],
-            is_apart_from_rest,
+            classes[rank] if classes else 0,
         )
         if key not in numbers:
             numbers[key] = len(ends)
@@ -244,7 +243,7 @@ def first_rank_stages(
     pp: int,
     schedule: str,
     layers: Layers | None,
-    microbatches: int,
+    flying: tuple[int, ...],
 ) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
     """Return the stages of rank 0 by their kinds.
 
@@ -254,14 +253,13 @@ def first_rank_stages(
         pp: Ranks.
         schedule: Its name and number of chunks.
         layers: Layers of every stage; None: as the framework cuts.
-        microbatches: Micro-batches of a step.
+        flying: Micro-batches that each chunk of rank 0 has in flight.
 
     Returns:
         Of each kind the first segment, the one after the last and the rank, the number of stages,
         and the micro-batches that all of these have in flight.
     """
     stages = alike_stages(setting, pp, schedule, layers)
-    flying = flying_of_first_rank(schedule, pp, microbatches)
     numbers: dict[int, int] = {}
     in_flight: dict[int, int] = {}
     for kind, count in zip(stages.kinds[:, 0].tolist(), flying, strict=True):
@@ -276,10 +274,10 @@ def first_rank_stages(
 def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
-    1F1B has as many as there are ranks (Narayanan et al., 2019). V has at least one: how many
-    more go ahead before the first one returns depends on the times; ZB-V has 2 P - 1. Interleaved
+    1F1B has as many as there are ranks (Narayanan et al., 2019); ZB-V has 2 P - 1. Interleaved
     orders have 2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns
-    (Narayanan et al., 2021, section 2.2).
+    (Narayanan et al., 2021, section 2.2). List schedules have the most that their limits allow,
+    unless the first chunk takes much longer than the others (`spec_bounds.passes_ahead`).
     """
     chunks = len(chunk_ranks(schedule, pp)) // pp
     if schedule == "gpipe":
@@ -289,7 +287,7 @@ def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int
     if schedule == ZBV:
         return min(2 * pp - 1, microbatches), 1
     if schedule in SHAPED_AS_V:
-        return (1, 1)
+        return limits(schedule, pp, microbatches)[0], 1
     passes = min(2 * (pp - 1) + (chunks - 1) * pp + 1, microbatches * chunks)
     counts = [0] * chunks
     for number in range(passes):

@@ -306,10 +306,13 @@ class SpecGroup:
         self, spec: PlanSpec, first: int, last: int, rank: int
     ) -> tuple[object, ...]:
         """Return the key of all that the cost of a stage depends on."""
+        recompute: object = spec.recompute
+        if spec.recompute_kind == "block":
+            recompute = min(spec.recompute_layers(rank), last - first)
         return (
             spec.zero,
             spec.zero_group,
-            spec.recompute_on(rank),
+            recompute or "none",
             kind_of_stage(self.setting, first, last),
             self.kinds[rank],
         )

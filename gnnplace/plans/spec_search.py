@@ -30,10 +30,12 @@ from enum import Enum
 
 import numpy as np
 
+from gnnplace.arrays import BoolArray
 from gnnplace.errors import InputError
-from gnnplace.plans.order.orders import chunk_ranks
+from gnnplace.plans.order.orders import chunk_ranks, fixed_rows, is_listed, peak_saved
 from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.search.framework_pricing import SHARDED
+from gnnplace.plans.search.stage import StageBytes
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, layers_of_stages, priced_spec
 from gnnplace.plans.spec_bounds import (
@@ -42,6 +44,7 @@ from gnnplace.plans.spec_bounds import (
     group_bound,
     least_rows,
     row_bound,
+    stages_by_kind,
 )
 from gnnplace.plans.spec_cuts import cuts_of, schedules_of
 from gnnplace.plans.spec_groups import SpecGroup, SpecSpace, families_of, first_that
@@ -51,6 +54,8 @@ MOST_DIVES = 100
 SLACK = 1 - 1e-9
 """Bounds are lowered by this factor, so that rounding never cuts off an equal plan."""
 Accepts = Callable[[PlanSpec], bool]
+CutsOfFamily = list[tuple[float, int]]
+"""Schedules and cuts that are left of a family, with their bounds, the least bound last."""
 
 
 class Level(Enum):
@@ -141,7 +146,7 @@ class _SpecSearch:
     space: SpecSpace
     accepts: Accepts
     num_best: int
-    heap: list[tuple[float, int, SpecGroup, Level, PlanSpec]] = field(
+    heap: list[tuple[float, int, SpecGroup, Level, PlanSpec, CutsOfFamily]] = field(
         default_factory=list
     )
     best: list[FoundSpec] = field(default_factory=list)
@@ -160,7 +165,7 @@ class _SpecSearch:
 
     def expand(self) -> None:
         """Take the first entry of the heap: split it if it stands for several plans, else price."""
-        bound, _, group, level, spec = heapq.heappop(self.heap)
+        bound, _, group, level, spec, cuts = heapq.heappop(self.heap)
         if level is Level.GROUP:
             self._expand_group(group)
         elif level is Level.ZERO and self._may_accept(group, spec, ("none", "full")):
@@ -170,13 +175,8 @@ class _SpecSearch:
                     bound / SLACK if is_bounded else family_bound(group, family)
                 )
                 self._push(least_seconds, group, Level.FAMILY, family)
-        elif level is Level.FAMILY and self._may_accept(
-            group, spec, (spec.recompute, "full")
-        ):
-            rows: list[tuple[float, PlanSpec]] = []
-            for row in rows_of_family(group, spec, self.limit):
-                rows.append((row_bound(group, row), row))
-            self._push_rows(group, rows)
+        elif level is Level.FAMILY:
+            self._expand_family(group, spec, cuts)
         elif level is Level.PLAN and self.accepts(spec):
             self._price(group, spec)
         elif level is Level.PLAN and spec.recompute_kind == "block":
@@ -212,26 +212,49 @@ class _SpecSearch:
             self.accepts(row) for plan in plans for row in samples_of(group, plan)
         )
 
-    def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
-        """Add the plans of a family to the heap, with their bounds.
+    def _expand_family(
+        self, group: SpecGroup, family: PlanSpec, cuts: CutsOfFamily
+    ) -> None:
+        """Add the plan of a family's next schedule and cut to the heap, with its bound.
 
-        The plan with the least bound in each of the first families is priced at once: a limit
-        that is found early leaves out more of the others.
+        The first plan of each of the first families is priced at once: a limit that is found early
+        leaves out more of the others.
+
+        Args:
+            group: The group of the family.
+            family: The words of the family.
+            cuts: Its schedules and cuts that are left; empty: all of them.
         """
-        rows.sort(key=lambda pair: pair[0])
-        if rows and self.num_dives < MOST_DIVES and self.accepts(rows[0][1]):
-            bound, row = rows.pop(0)
+        is_first = not cuts
+        if is_first:
+            if not self._may_accept(group, family, (family.recompute, "full")):
+                return
+            cuts = cuts_of_family(group, family)
+        if not cuts:
+            return
+        row = row_of_cut(group, family, cuts.pop()[1])
+        if cuts:
+            self._push(cuts[-1][0], group, Level.FAMILY, family, cuts)
+        if row is None:
+            return
+        bound = row_bound(group, row)
+        if is_first and self.num_dives < MOST_DIVES and self.accepts(row):
             self.num_bounded += 1
             self.num_dives += 1
             if bound * SLACK < self.limit:
                 self._price(group, row)
-        for bound, row in rows:
+        else:
             self._push(bound, group, Level.PLAN, row)
 
     def _price(self, group: SpecGroup, spec: PlanSpec) -> None:
         """Price a plan, and keep it if it is among the best."""
         if spec.recomputes_by_rank:
-            spec = fewest_recomputed(self.space, spec)
+            fewest = fewest_recomputed(group, spec)
+            if fewest != spec and not is_listed(spec.schedule):
+                # Its bound was that of layers that rank 0 alone recomputes.
+                self._push(row_bound(group, fewest), group, Level.PLAN, fewest)
+                return
+            spec = fewest
         self.num_priced += 1
         answer = self.space.answer(spec)
         if not answer.feasible:
@@ -259,7 +282,12 @@ class _SpecSearch:
         )
 
     def _push(
-        self, bound: float, group: SpecGroup, level: Level, spec: PlanSpec
+        self,
+        bound: float,
+        group: SpecGroup,
+        level: Level,
+        spec: PlanSpec,
+        cuts: CutsOfFamily | None = None,
     ) -> None:
         """Add an entry to the heap if it may hold one of the best plans.
 
@@ -268,12 +296,12 @@ class _SpecSearch:
             group: The group of its plans.
             level: What the entry stands for.
             spec: The words that its plans share.
+            cuts: Schedules and cuts of a family that are left; None: all of them.
         """
         self.num_bounded += 1
         if bound * SLACK < self.limit:
-            heapq.heappush(
-                self.heap, (bound * SLACK, self.num_bounded, group, level, spec)
-            )
+            entry = bound * SLACK, self.num_bounded, group, level, spec, cuts or []
+            heapq.heappush(self.heap, entry)
 
 
 def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
@@ -290,10 +318,23 @@ def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
             yield family.with_words(schedule=schedule, layers=layers)
 
 
-def rows_of_family(
-    group: SpecGroup, family: PlanSpec, limit: float = np.inf
-) -> Iterator[PlanSpec]:
-    """Yield the plans of a family: its schedules and cuts of the layers.
+def cuts_of_family(group: SpecGroup, family: PlanSpec) -> CutsOfFamily:
+    """Return the schedules and cuts of a family with their bounds, the least bound last.
+
+    Schedules that the group's micro-batches cannot have are left out.
+
+    Args:
+        group: The group of the family.
+        family: The words of the family.
+    """
+    bounds = least_rows(group, family) if family.pp > 1 else np.zeros(1)
+    order = np.argsort(-bounds, kind="stable")
+    order = order[np.isfinite(bounds[order])]
+    return list(zip(bounds[order].tolist(), order.tolist(), strict=True))
+
+
+def row_of_cut(group: SpecGroup, family: PlanSpec, cut: int) -> PlanSpec | None:
+    """Return the plan of a family with a schedule and a cut, or None if rank 0 is too small.
 
     Families that recompute some layers recompute as few of each stage as rank 0 needs, or of
     rank 0's alone where other ranks may have other numbers.
@@ -301,46 +342,40 @@ def rows_of_family(
     Args:
         group: The group of the family.
         family: The words of the family.
-        limit: Seconds. Plans that cannot be below are left out.
+        cut: The number of the schedule and cut in `group.cuts`.
     """
-    cuts, bounds = group.cuts, np.zeros(1)
-    if family.pp > 1:
-        bounds = least_rows(group, family) * SLACK
-    for cut in np.flatnonzero(bounds < limit).tolist():
-        row = family.with_words(schedule=cuts.schedules[cut], layers=cuts.layers[cut])
-        if family.recompute_kind != "block":
-            if not first_rank_lacks(group, row):
-                yield row
-            continue
+    cuts = group.cuts
+    row = family.with_words(schedule=cuts.schedules[cut], layers=cuts.layers[cut])
+    if family.recompute_kind != "block":
+        return None if first_rank_lacks(group, row) else row
 
-        def fits(count: int, row: PlanSpec = row) -> bool:
-            return not first_rank_lacks(group, _with_layers(group, row, count))
+    def fits(count: int) -> bool:
+        return not first_rank_lacks(group, _with_layers(group, row, count))
 
-        most_layers = max(layers_of_stages(group.setting, row))
-        count = first_that(fits, max(most_layers, 1))
-        if not fits(count):
-            continue
-        if row.pp > 1 and group.setting.framework.traits.recomputes_by_rank:
-            counts = [count] + [0] * (row.pp - 1)
-            yield row.with_words(recompute=f"block:{'+'.join(map(str, counts))}")
-        else:
-            yield _with_layers(group, row, count)
+    most_layers = max(layers_of_stages(group.setting, row))
+    count = first_that(fits, max(most_layers, 1))
+    if not fits(count):
+        return None
+    if row.pp > 1 and group.setting.framework.traits.recomputes_by_rank:
+        counts = [count] + [0] * (row.pp - 1)
+        return row.with_words(recompute=f"block:{'+'.join(map(str, counts))}")
+    return _with_layers(group, row, count)
 
 
-def fewest_recomputed(space: SpecSpace, spec: PlanSpec) -> PlanSpec:
+def fewest_recomputed(group: SpecGroup, spec: PlanSpec) -> PlanSpec:
     """Return a plan that recomputes as few layers on every rank as fit there.
 
     What a rank holds depends on its own stages alone, so that all ranks are bisected at once. More
     layers never take less time, with the passes in the same order.
 
     Args:
-        space: The space of the plan.
+        group: The group of the plan.
         spec: The plan with the fewest layers that every rank may need, as `block:K+K+K`.
 
     Returns:
         The plan; with all layers on ranks that are too small in any case.
     """
-    setting = space.used_setting
+    setting = group.setting
     upper = np.zeros(spec.pp, dtype=np.int64)
     ranks = chunk_ranks(spec.schedule, spec.pp)
     for rank, count in zip(ranks, layers_of_stages(setting, spec), strict=True):
@@ -351,15 +386,46 @@ def fewest_recomputed(space: SpecSpace, spec: PlanSpec) -> PlanSpec:
         spec = spec.with_words(recompute=f"block:{text}")
         if (lower == upper).all():
             return spec
-        try:
-            priced = priced_spec(setting, spec)
-        except InputError:
+        fits = ranks_that_fit(group, spec)
+        if fits is None:
             return spec
-        reserved = np.array([rank.reserved for rank in rank_bytes(priced)])
-        fits = reserved <= np.array(priced.memory)
         upper = np.where(fits, tried, upper)
         lower = np.where(fits, lower, np.minimum(tried + 1, upper))
         tried = (lower + upper) // 2
+
+
+def ranks_that_fit(group: SpecGroup, spec: PlanSpec) -> BoolArray | None:
+    """Return whether a plan fits the devices of each rank; None if it cannot be priced. [ranks]
+
+    Args:
+        group: The group of the plan.
+        spec: The plan, with several ranks.
+    """
+    if is_listed(spec.schedule):  # what is in flight depends on the times
+        try:
+            priced = priced_spec(group.setting, spec)
+        except InputError:
+            return None
+        reserved = np.array([rank.reserved for rank in rank_bytes(priced)])
+        return np.asarray(reserved <= np.array(priced.memory))
+    stages = stages_by_kind(group, spec)
+    costs: list[StageBytes] = []
+    for first, last, rank in stages.ends:
+        cost = group.stage_bytes(spec, first, last, rank)
+        if cost is None:
+            return None
+        costs.append(cost)
+    # Stages are counted rank by rank, and then in the order of the pipeline.
+    saved = np.zeros(stages.kinds.size)
+    order = np.argsort(chunk_ranks(spec.schedule, spec.pp), kind="stable")
+    saved[order] = np.array([cost.saved for cost in costs])[stages.kinds.T.ravel()]
+    rows = fixed_rows(spec.schedule, spec.pp, saved.size, group.microbatches)
+    fits: list[bool] = []
+    for rank, kept in enumerate(peak_saved(*rows, saved).tolist()):
+        of_rank = [costs[kind] for kind in stages.kinds[:, rank].tolist()]
+        usable = group.pricer.framework.usable_memory(group.kinds[rank])
+        fits.append(group.pricer.rank_bytes(of_rank, kept).reserved <= usable)
+    return np.array(fits)
 
 
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:

@@ -10,10 +10,20 @@ import pytest
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import setting_of
-from gnnplace.plans.spec_bounds import family_bound, group_bound, least_rows, row_bound
+from gnnplace.plans.order.orders import is_listed
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import priced_spec
+from gnnplace.plans.spec_bounds import (
+    family_bound,
+    group_bound,
+    least_rows,
+    passes_ahead,
+    row_bound,
+)
 from gnnplace.plans.spec_cuts import pipeline_cuts
 from gnnplace.plans.spec_groups import SpecSpace, families_of
-from gnnplace.plans.spec_search import rows_of_family
+from gnnplace.plans.spec_search import cuts_of_family, ranks_that_fit, row_of_cut
+from gnnplace.problem import Cluster
 from tests.plans import test_spec_search
 
 DENSE = replace(test_spec_search.DENSE, layers=8, batch=16)
@@ -48,7 +58,10 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
         }
         plain = draws.choice(group.stages_of_zero)
         for family in families_of(group, plain):
-            rows = list(rows_of_family(group, family))
+            rows: list[PlanSpec] = []
+            for _, cut in cuts_of_family(group, family):
+                row = row_of_cut(group, family, cut)
+                rows += [] if row is None else [row]
             least = least_rows(group, family)
             for row in draws.sample(rows, min(4, len(rows))):
                 bound = row_bound(group, row) * (1 + 1e-9)
@@ -59,3 +72,38 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
                 assert seconds is None or bound <= seconds * (1 + 1e-8)
                 num_rows += 1
     assert num_rows > 40
+
+
+@pytest.mark.parametrize(
+    ("memory", "cluster"),
+    [
+        (None, resolve_cluster("16xH100")),
+        (11e9, test_spec_search.two_kinds("a100-80", "h200", 11e9, 9e9)),
+    ],
+)
+def test_what_ranks_hold_before_a_plan_is_timed_is_what_they_hold_then(
+    memory: float | None, cluster: Cluster
+) -> None:
+    on = setting_of(DENSE, cluster, framework_name="pytorch", memory_limit=memory)
+    draws = random.Random(1)
+    groups = list(SpecSpace(on, DENSE.batch, cluster.num_devices).groups)
+    pipelines = [g for g in groups if g.spec.pp > 1 and g.sums is not None]
+    exact: list[bool] = []
+    for group in draws.sample(pipelines, 12):
+        plain = draws.choice(group.stages_of_zero)
+        for _, cut in cuts_of_family(group, plain):
+            words = {"schedule": group.cuts.schedules[cut]}
+            row = plain.with_words(**words, layers=group.cuts.layers[cut])
+            if is_listed(row.schedule):
+                in_flight = priced_spec(on, row).flying[0]
+                assert passes_ahead(group, row) <= in_flight
+                exact.append(passes_ahead(group, row) == in_flight)
+                continue
+            counts = "+".join(str(draws.randrange(3)) for _ in range(row.pp))
+            row = row.with_words(recompute=f"block:{counts}")
+            priced = priced_spec(on, row)
+            fits = [priced.held(p) <= priced.memory[p] for p in range(row.pp)]
+            holding = ranks_that_fit(group, row)
+            assert holding is not None
+            assert holding.tolist() == fits
+    assert sum(exact) > 0.5 * len(exact) > 5

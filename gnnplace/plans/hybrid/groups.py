@@ -6,23 +6,22 @@ predicted times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.costs import PARAMETER
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import given_priced, plan_of
-from gnnplace.plans.hybrid.gradients import ReplicaStep
-from gnnplace.plans.hybrid.splits import MICROBATCHES, SplitRow
+from gnnplace.plans.hybrid.convergence import Training
+from gnnplace.plans.hybrid.gradients import StepParts
+from gnnplace.plans.hybrid.splits import MICROBATCHES, SplitRow, Splitter
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.order.orders import seconds_of_rows
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.draft import Priced
-from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of, on_cluster
+from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem import Cluster
 
@@ -79,10 +78,11 @@ def priced_groups(
 
 
 class PlannedSteps:
-    """Steps of groups as plans have them, for several numbers of micro-batches.
+    """Steps of groups as plans of layers have them.
 
     Args:
-        chain: The captured model, cut into segments; its batch is that of a group.
+        chain: The captured model on the whole cluster, cut into segments; its batch is that of a
+            group.
     """
 
     has_gradients = True
@@ -92,46 +92,61 @@ class PlannedSteps:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
 
-    def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
-        """Return the steps of all plans of one group on these devices that fit the memory.
+    def splitter(
+        self, fabric: MeshFabric, training: Training, mixes: str
+    ) -> PlanSplitter:
+        """Return the maker of rows whose steps are plans; arguments as of `Splitter`."""
+        return PlanSplitter(fabric, training, self.chain, mixes)
 
-        Raises:
-            InfeasibleError: If none does.
+
+class PlanSplitter(Splitter):
+    """A maker of rows, each of which is a plan on all of its devices.
+
+    Args:
+        fabric: All devices and what joins them.
+        training: Batch of a group, examples of an epoch, and convergence.
+        chain: The model; its batch is that of a group.
+        mixes: Why several groups cannot have a batch of their own each; empty if they can.
+    """
+
+    def __init__(
+        self, fabric: MeshFabric, training: Training, chain: Chain, mixes: str
+    ) -> None:
+        super().__init__(fabric, training, mixes)
+        self.chain = chain
+
+    def step(
+        self, groups: int, devices: int
+    ) -> tuple[StepParts, int] | InfeasibleError:
+        """Return the step of the fastest plan that fits, and its number of micro-batches.
+
+        Each is the plan `dp=GROUPS,pp=DEVICES` or `dp=GROUPS,shards=DEVICES`.
         """
-        chain = on_cluster(self.chain, cluster)
+        batch = self.chain.batch
+        chain = replace(self.chain, batch=groups * batch)
+        cluster = self.fabric.cluster
         reason = "no plan of a group fits its memory"
-        steps = list[ReplicaStep]()
-        for size in (chain.batch // m for m in MICROBATCHES if chain.batch % m == 0):
+        steps = list[tuple[StepParts, int]]()
+        for count in MICROBATCHES:
+            if batch % count:
+                continue
             try:
-                plans = priced_groups(chain, cluster, 1, cluster.num_devices, size)
+                plans = priced_groups(chain, cluster, groups, devices, batch // count)
             except InputError as error:
                 reason = str(error)
                 continue
-            steps += [
-                replica_step(chain, cluster, one)
-                for one in plans
-                if one.lacking[1] <= 0
-            ]
+            steps += [(step_parts(p), count) for p in plans if p.lacking[1] <= 0]
         if not steps:
-            raise InfeasibleError(reason)
-        return steps
+            return InfeasibleError(reason)
+        return min(steps, key=lambda pair: (pair[0].total, pair[1]))
 
 
-def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
-    """Return the step of a plan as data parallelism sees it.
-
-    All gradients of a rank are ready after its last pass.
-    """
-    pricer = pricer_of(chain, MeshFabric(cluster), priced.draft.size)
-    begun = {
-        rank: start
-        for name, rank, start, _ in priced.timing.spans
-        if name == f"end {rank}"
-    }
-    peaks, ends, updates = np.zeros((3, cluster.num_devices))
-    for rank, stage in zip(priced.draft.ranks, priced.draft.stages, strict=True):
-        stage_devices = list(stage.mesh.devices)
-        peaks[stage_devices] += PARAMETER[chain.precision][1] * pricer.trained(stage)
-        ends[stage_devices], updates[stage_devices] = begun[rank], priced.ends[rank]
-    rows = tuple(np.array([[end, size]]) for end, size in zip(ends, peaks, strict=True))
-    return ReplicaStep(priced.step_time, rows, ends, updates, priced.draft.microbatches)
+def step_parts(priced: Priced) -> StepParts:
+    """Return the step of a plan with one stage a rank, by what it is spent on."""
+    reductions = np.array([cost.reduction for cost in priced.costs])
+    seconds = [
+        seconds_of_rows(priced.line, priced.actions, ends.tolist())
+        for ends in (np.array(priced.ends), np.array(priced.ends) - reductions)
+    ]
+    exposed = seconds[0] - seconds[1]
+    return StepParts(priced.step_time - exposed, float(reductions.max()), exposed)

@@ -7,15 +7,17 @@ For a split of N into ``groups`` of ``devices``::
     epochs       = convergence(global batch)
     seconds      = step * steps * epochs
 
-where ``step`` is the placed step with its all-reduce (``gradients``), and the batch of a group is
-the same whatever its size, as in Pal et al. (2019). Groups are runs of devices as listed; alike
-ones are placed once; the slowest decides. What several groups of one server share (a PCIe
-channel) is counted for the all-reduce, not for the steps.
+where ``step`` is a step with its all-reduce, and the batch of a group is the same whatever its
+size, as in Pal et al. (2019). Where single ops are placed (``gradients``), groups are runs of
+devices as listed; alike ones are placed once; the slowest decides. What several groups of one
+server share (a PCIe channel) is counted for the all-reduce, not for the steps. Where groups are
+plans of layers (``groups``), the whole split is one plan.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -77,39 +79,35 @@ class SplitRow:
         return f"hybrid {self.devices}"
 
 
-class Splitter:
+class Splitter(ABC):
     """A maker of rows for one training on one fabric.
 
     Args:
         fabric: All devices and what joins them.
         training: Batch of a group, examples of an epoch, and convergence.
-        place_on: Returns the placed steps of the model on a cluster, one for each number of
-            micro-batches.
         mixes: Why several groups cannot have a batch of their own each: the loss of the whole is
             another one. Empty if they can.
 
     Attributes:
         copy: The devices and links of one copy, if the cluster is copies of another; else its own.
-            Groups lie inside of a copy.
-        overlap: Whether devices can compute while they reduce. They cannot where workers make the
-            messages themselves.
+            A group has at most as many devices.
     """
 
-    def __init__(
-        self,
-        fabric: MeshFabric,
-        training: Training,
-        place_on: PlaceOn,
-        mixes: str = "",
-    ) -> None:
+    def __init__(self, fabric: MeshFabric, training: Training, mixes: str = "") -> None:
         copies = fabric.cluster.copies
         self.fabric = fabric
         self.copy = fabric.cluster if copies is None else copies.cluster
         self.training = training
-        self.place_on = place_on
         self.mixes = mixes
-        self.overlap = not self.copy.sender_busy.any()
-        self._placed: dict[object, Sequence[ReplicaStep] | InfeasibleError] = {}
+
+    @abstractmethod
+    def step(
+        self, groups: int, devices: int
+    ) -> tuple[StepParts, int] | InfeasibleError:
+        """Return the step of groups of devices and its number of micro-batches.
+
+        The error of groups whose step cannot be made is returned, not raised.
+        """
 
     def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[SplitRow]:
         """Return the splits of each number of devices into groups of each size that divides it.
@@ -137,7 +135,7 @@ class Splitter:
         if groups > 1 and self.mixes:
             note = f"the loss of several groups is another one: {self.mixes}"
             return SplitRow(groups, devices, 1, None, batch, steps, epochs, note)
-        step = self._step(groups, devices)
+        step = self.step(groups, devices)
         if isinstance(step, InfeasibleError):
             return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(step))
         parts, microbatches = step
@@ -149,13 +147,38 @@ class Splitter:
             groups, devices, microbatches, parts, batch, steps, epochs, note
         )
 
-    def _step(
+
+class PlacedSplitter(Splitter):
+    """A maker of rows whose groups are placed alone, inside of a copy of the cluster.
+
+    Args:
+        fabric: All devices and what joins them.
+        training: Batch of a group, examples of an epoch, and convergence.
+        place_on: Returns the placed steps of the model on a cluster, one for each number of
+            micro-batches.
+        mixes: Why several groups cannot have a batch of their own each; empty if they can.
+
+    Attributes:
+        overlap: Whether devices can compute while they reduce. They cannot where workers make the
+            messages themselves.
+    """
+
+    def __init__(
+        self,
+        fabric: MeshFabric,
+        training: Training,
+        place_on: PlaceOn,
+        mixes: str = "",
+    ) -> None:
+        super().__init__(fabric, training, mixes)
+        self.place_on = place_on
+        self.overlap = not self.copy.sender_busy.any()
+        self._placed: dict[object, Sequence[ReplicaStep] | InfeasibleError] = {}
+
+    def step(
         self, groups: int, devices: int
     ) -> tuple[StepParts, int] | InfeasibleError:
-        """Return the slowest group's step and its best number of micro-batches.
-
-        The error of a group that cannot be placed is returned, not raised.
-        """
+        """Return the slowest group's step and its best number of micro-batches."""
         slowest = list[tuple[StepParts, int]]()
         seconds = partial(self._all_reduce, groups=groups, devices=devices)
         firsts = {g * devices % self.copy.num_devices for g in range(groups)}

@@ -32,12 +32,14 @@ from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
     ConvergenceOptions,
     Preset,
+    Training,
     preset_of,
     training_of,
 )
 from gnnplace.plans.hybrid.gradients import ReplicaStep, placed_step
 from gnnplace.plans.hybrid.splits import (
     MICROBATCHES,
+    PlacedSplitter,
     SplitRow,
     Splitter,
     device_counts,
@@ -146,8 +148,8 @@ class GroupSteps(Protocol):
     def step(self) -> str:
         """Return what a group's step is, in words."""
 
-    def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
-        """Return the steps of one group on these devices that fit the memory."""
+    def splitter(self, fabric: MeshFabric, training: Training, mixes: str) -> Splitter:
+        """Return the maker of rows with these steps; arguments as of `Splitter`."""
 
 
 def study_groups(
@@ -207,7 +209,7 @@ def study_groups(
     examples_origin = f"preset {preset.name!r}: {preset.examples_source}"
     studies = list[HybridStudy]()
     for way in ways:
-        rows = Splitter(fabric, training, way, mixes).rows(counts, sizes)
+        rows = way.splitter(fabric, training, mixes).rows(counts, sizes)
         origin = {
             "step": way.origin,
             "all_reduce": reduce_origin(fabric, num_devices)
@@ -394,6 +396,12 @@ class Placing:
             bool(problem.estimated.any()) for problem in self.problems.values()
         )
         return f"predicted from {'estimated' if estimated else 'measured'} op times"
+
+    def splitter(
+        self, fabric: MeshFabric, training: Training, mixes: str
+    ) -> PlacedSplitter:
+        """Return the maker of rows whose groups are placed; arguments as of `Splitter`."""
+        return PlacedSplitter(fabric, training, self, mixes)
 
     def _problem(self, count: int) -> Problem:
         options = replace(self.capture, microbatches=count)

@@ -269,6 +269,11 @@ def is_apart(schedule: str) -> bool:
     return schedule.partition(":")[0] in ("zero-bubble", *SHAPED_AS_V)
 
 
+def is_listed(schedule: str) -> bool:
+    """Return whether the order of several ranks depends on times: a list schedule makes it."""
+    return is_apart(schedule) and schedule != ZBV
+
+
 @lru_cache(maxsize=256)
 def fixed_rows(
     schedule: str, ranks: int, chunks: int, microbatches: int, group: int | None = None
@@ -318,7 +323,7 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
     Raises:
         InputError: Interleaved where M is no multiple of P.
     """
-    if is_apart(schedule) and (schedule != ZBV or line.ranks == 1):
+    if is_listed(schedule) or (schedule == ZBV and line.ranks == 1):
         return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
     ranks = line.ranks
     count = line.microbatches
