@@ -216,7 +216,11 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     overrides = dict(USUAL)
     for flag in [*sizes, *plan_flags(plan)]:
         name, _, value = flag.removeprefix("--").partition(" ")
-        if name not in LEFT_OUT:
+        is_left_out = name in LEFT_OUT
+        if name == "position-embedding-type":
+            # A recipe may have rotary positions of its own kind, such as yarn.
+            is_left_out = plan.sizes is None or plan.sizes.gated
+        if not is_left_out:
             key = bridge_names.get(name, name).replace("-", "_")
             overrides[f"{SECTIONS.get(name, 'model')}.{key}"] = (
                 value.strip("'") or "true"
