@@ -3,24 +3,22 @@
 Written for and read by Megatron-Bridge 067f987d (August 2026): `training/config.py`,
 `recipes/`. Its keys are Megatron-LM's flags with underscores under `model.`, `train.`, `ddp.`,
 `dataset.` and `comm_overlap.`; `model.virtual_pipeline_model_parallel_size` are stages a rank. A
-recipe is read as text: lines `cfg.section.key = literal`, those of functions that it begins with
-first, also of files around it. Nothing of it runs: what it takes from elsewhere (a checkpoint's
-sizes, functions of files that are not here) is not known, and said.
+recipe's function is followed, with those that it begins with, also in files around it
+(`recipe_code`). Nothing of it runs: what it takes from elsewhere (a checkpoint's sizes, functions
+of files that are not here) is not known, and said.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gnnplace.errors import FormatError, GnnplaceError
-from gnnplace.files import read_text
+from gnnplace.errors import FormatError
 from gnnplace.launch.adapter_keys import lora_words, products_of
 from gnnplace.launch.launch_plan import (
-    BYTES,
     LaunchPlan,
     NotPriced,
     check_plan_words,
@@ -29,41 +27,22 @@ from gnnplace.launch.launch_plan import (
 )
 from gnnplace.launch.layer_details import LLAMA, LayerDetails
 from gnnplace.launch.megatron import model_flags, plan_flags
-from gnnplace.launch.megatron_flags import is_listed
+from gnnplace.launch.megatron_flags import OFF, is_listed
 from gnnplace.launch.megatron_plan import (
+    LAYOUT,
+    WORD_FLAGS,
     Flags,
     is_counted,
     is_known,
+    is_on,
     number_of,
     plan_of_flags,
 )
+from gnnplace.launch.recipe_code import Made, RecipeReader, Symbol, parse_module
 
 LINE = re.compile(r"\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*([^\s#][^#]*)(?:#.*)?")
-FUNCTION = re.compile(r"(?ms)^def (\w+)\(.*?(?=^def |^class |^@|\Z)")
-BEGUN = re.compile(r"(?m)^\s{1,16}(?:cfg|config) = (\w+)\(")
-HELPER = re.compile(r"(?m)^\s{1,16}(\w+)\((?:cfg|config)\b")
-ASSIGNMENT = re.compile(r"(?m)^\s{1,16}(?:cfg|config)\.\w+\.\w+\s*=")
-IMPORT = re.compile(r"(?ms)^from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)")
-CONSTANT = re.compile(r"(?m)^([A-Z][A-Z0-9_]*)(?:\s*:\s*int)?\s*=\s*(\d+)\s*$")
-KNOWN_FUNCTIONS = (
-    "_pretrain_common",
-    "_peft_common",
-    "_sft_common",
-    "isinstance",
-    "print",
-)
-PEFT = re.compile(r"peft(_scheme)?\s*=\s*(?!None|null)\S|_peft_common\(|LoRA\(")
-PEFT_SCHEME = re.compile(
-    r"""(?:peft_scheme(?::[\w |]{1,40})?\s*=|default_peft_config\()\s*["'](\w+)["']"""
-)
-PEFT_RANK = re.compile(r"(?:peft(?:_cfg)?\.dim\s*=|LoRA\([^)]*?\bdim\s*=)\s*(\d{1,6})")
-PEFT_MODULES = re.compile(r"target_modules\s*=\s*\[([^\]]{0,2000})\]")
-TARGETS_ELSEWHERE = re.compile(r"target_modules\s*=\s*(?!None)[A-Za-z_]")
-OTHER_PEFT = re.compile(r"(?:Canonical|VLM)\w*LoRA\(|_build_\w+_peft\(")
 PEFT_DEFAULTS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 PEFT_DEFAULT_RANK = 32
-DEEPEST = 12  # functions that a recipe goes through
-HOPS = 4  # modules that hand on a function
 READ = (
     "model",
     "train",
@@ -71,21 +50,17 @@ READ = (
     "comm_overlap",
     "optimizer",
 )  # sections that say a plan
-COMMON = "_pretrain_common()"
-COMMON_FLAGS = {
-    "micro-batch-size": "2",
-    "global-batch-size": "32",
-    "use-distributed-optimizer": "true",
-    "overlap-grad-reduce": "true",
-    "overlap-param-gather": "true",
-}
-"""What recipes for pre-training begin with (`recipes/common.py`)."""
+PLAN_FLAGS = frozenset(name for names in WORD_FLAGS.values() for name in names)
+"""Flags that say a word of a plan."""
+LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Letters of Megatron's layout, by the names in a list of stages."""
 LONGEST = 4096  # characters of a line that says something
 OTHER_NAMES = {
     "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
     "num-layers-in-first-pipeline-stage": "decoder-first-pipeline-num-layers",
     "num-layers-in-last-pipeline-stage": "decoder-last-pipeline-num-layers",
     "num-moe-experts": "num-experts",
+    "microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage",
 }
 SECTIONS = {
     "micro-batch-size": "train",
@@ -123,15 +98,95 @@ HALVES = {
     "16": ("fp16_mixed", "torch.float16"),
 }
 """Its mixed precision by name, which sums gradients in fp32 and in fp16, and the type."""
-OWN = (
-    "gated-linear-unit",
-    "share-embeddings-and-output-weights",
-    "grad-reduce-in-fp32",
-    "add-bias-linear",
-    "pipeline-dtype",
-    "transformer-impl",
-    "check-for-nan-in-grad",
+OWN = frozenset(
+    [
+        "gated-linear-unit",
+        "share-embeddings-and-output-weights",
+        "grad-reduce-in-fp32",
+        "add-bias-linear",
+        "pipeline-dtype",
+        "params-dtype",
+        "transformer-impl",
+        "check-for-nan-in-grad",
+        "average-in-collective",
+        "cuda-graph-warmup-steps",
+        "use-te-rng-tracker",
+        "activation-func",
+        "should-pad-vocab",
+        "variable-seq-lengths",
+        "hf-model-id",
+        "hf-model-revision",
+        # How messages and rows are sent.
+        "moe-flex-dispatcher-num-sms",
+        "moe-permute-fusion-into-hybridep",
+        "moe-hybridep-num-sms-preprocessing",
+        "moe-hybridep-pad-uneven-dispatch-inputs",
+        "high-priority-a2a-comm-stream",
+        "batch-p2p-comm",
+        "batch-p2p-sync",
+        "overlap-p2p-comm",
+        "deallocate-pipeline-outputs",
+        "wgrad-deferral-limit",
+        "cp-partition-mode",
+        # Sizes of layers of other kinds, which the layers' pattern names.
+        "mamba-num-heads",
+        "mamba-head-dim",
+        "mamba-num-groups",
+        "mamba-chunk-size",
+        "use-mamba-mem-eff-path",
+        "dsa-indexer-use-sparse-loss",
+        "apply-dsa-kernel-fusion",
+        # Of layers that predict further tokens, which are priced without.
+        "mtp-loss-scaling-factor",
+        "mtp-use-repeated-layer",
+        "mtp-hybrid-override-pattern",
+        "mtp-eval-in-bf16",
+        "keep-mtp-spec-in-bf16",
+        "freeze-mtp-model",
+        # Of encoders, which are not counted.
+        "freeze-vision-projection",
+        "freeze-sound-projection",
+        "freeze-audio-projection",
+        "vision-cuda-graph-impl",
+        "vision-cuda-graph-scope",
+        "max-vision-cuda-graph-seq-length",
+        "vit-gradient-checkpointing",
+        "multimodal-attn-impl",
+        "temporal-patch-dim",
+        "separate-video-embedder",
+        "temporal-ckpt-compat",
+        "has-sound",
+    ]
 )
+"""Keys of its own that change neither seconds nor bytes that are priced, or are read otherwise."""
+OWN_EFFECTS: Mapping[str, str] = {
+    "freeze-language-model": "the language model is frozen; priced as training of all parameters",
+    "dsa-kernel-backend": "attention to selected tokens (DSA); priced as attention to all tokens",
+    "dsa-indexer-loss-coeff": "the loss of DSA's indexer; priced without",
+    "defer-embedding-wgrad-compute": "the embedding's gradient is computed later; priced at once",
+    "moe-a2a-overlap": "hides experts' dispatch; priced without",
+    "overlap-dispatch-backward-with-experts-wgrad": "hides experts' dispatch; priced without",
+    "use-transformer-engine-op-fuser": "kernels fused further; priced with the usual ones",
+    "megatron-fsdp-main-params-dtype": "type of the optimizer's parameters; priced as fp32",
+    "megatron-fsdp-main-grads-dtype": "type of gradients; priced as the precision has it",
+    "megatron-fsdp-grad-comm-dtype": "type in which gradients are sent; priced as they are summed",
+    "nccl-ub": "collectives from registered buffers; priced without",
+}
+"""Keys of its own that no price counts, unless they are off."""
+ENCODERS: Mapping[str, str] = {
+    "freeze-vision-model": "an image encoder is not counted",
+    "freeze-sound-encoder": "an encoder of sounds is not counted",
+    "freeze-audio-model": "an encoder of sounds is not counted",
+}
+"""Keys of models that have an encoder, whatever their value."""
+FUSIONS: Mapping[str, str] = {
+    "apply-rope-fusion": "no-rope-fusion",
+    "gradient-accumulation-fusion": "no-gradient-accumulation-fusion",
+    "persist-layer-norm": "no-persist-layer-norm",
+    "bias-activation-fusion": "no-bias-swiglu-fusion",
+    "bias-dropout-fusion": "no-bias-dropout-fusion",
+}
+"""Fusions that are on by default, with the flag that turns them off."""
 LEFT_OUT = (
     "use-mcore-models",
     "swiglu",
@@ -161,7 +216,11 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     overrides = dict(USUAL)
     for flag in [*sizes, *plan_flags(plan)]:
         name, _, value = flag.removeprefix("--").partition(" ")
-        if name not in LEFT_OUT:
+        is_left_out = name in LEFT_OUT
+        if name == "position-embedding-type":
+            # A recipe may have rotary positions of its own kind, such as yarn.
+            is_left_out = plan.sizes is None or plan.sizes.gated
+        if not is_left_out:
             key = bridge_names.get(name, name).replace("-", "_")
             overrides[f"{SECTIONS.get(name, 'model')}.{key}"] = (
                 value.strip("'") or "true"
@@ -233,67 +292,152 @@ def _mixed_precision(plan: LaunchPlan) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Block:
-    """The text of a function, or of overrides.
+def _optimizer() -> Made:
+    return Made(
+        "OptimizerConfig",
+        fields={"optimizer": "adam", "use_distributed_optimizer": True},
+    )
 
-    Attributes:
-        text: The lines of the text.
-        first_line: Line of the file that it begins on; 0 in another file.
-    """
 
-    text: str
-    first_line: int
+def _common(batch: int, microbatch_size: int, **ddp: bool) -> Made:
+    """Return what recipes begin with (`recipes/common.py`)."""
+    sizes: dict[str, object] = {
+        "global_batch_size": batch,
+        "micro_batch_size": microbatch_size,
+    }
+    fields: dict[str, object] = {
+        "model": None,
+        "train": Made("TrainingConfig", fields=sizes),
+        "ddp": Made("DistributedDataParallelConfig", fields=dict(ddp)),
+        "optimizer": _optimizer(),
+        "mixed_precision": "bf16_mixed",
+    }
+    return Made("ConfigContainer", fields=fields)
+
+
+def _pretrain_common() -> Made:
+    return _common(
+        32,
+        2,
+        use_distributed_optimizer=True,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+    )
+
+
+def _sft_common() -> Made:
+    return _common(128, 1)
+
+
+def _peft_common() -> Made:
+    recipe = _sft_common()
+    recipe.fields["peft"] = Made("LoRA")
+    return recipe
+
+
+def _default_peft(peft_scheme: object, **fields: object) -> object:
+    """Return the adapters of a scheme (`recipes/utils/dataset_utils.py`)."""
+    kinds = {"lora": "LoRA", "dora": "DoRA"}
+    if not isinstance(peft_scheme, str):
+        return peft_scheme
+    if peft_scheme.lower() not in kinds:
+        return None
+    return Made(kinds[peft_scheme.lower()], fields=fields)
+
+
+def _adam_and_schedule(**_: object) -> tuple[Made, Made]:
+    return _optimizer(), Made("SchedulerConfig")
+
+
+def _muon_and_schedule(**_: object) -> tuple[Made, Made]:
+    optimizer = Made("OptimizerConfig", fields={"optimizer": "muon"})
+    return optimizer, Made("SchedulerConfig")
+
+
+def _capture_modules(model: object, modules: object) -> None:
+    """Set the modules whose launches are captured (`utils/cuda_graph.py`)."""
+    if isinstance(model, Made):
+        model.fields |= {"cuda_graph_modules": modules, "cuda_graph_scope": None}
+
+
+def _clear_modules(model: object) -> None:
+    _capture_modules(model, [])
+
+
+def _capture_iteration(model: object) -> None:
+    _capture_modules(model, [])
+    if isinstance(model, Made):
+        model.fields["cuda_graph_impl"] = "full_iteration"
+
+
+KNOWN_FUNCTIONS: Mapping[str, Callable[..., object]] = {
+    "set_cuda_graph_modules": _capture_modules,
+    "clear_cuda_graph_modules": _clear_modules,
+    "set_full_iteration_cuda_graph": _capture_iteration,
+}
+"""Functions of Megatron-Bridge that ask which version of Megatron-Core is installed."""
+ABSENT_FUNCTIONS: Mapping[str, Callable[..., object]] = {
+    "_pretrain_common": _pretrain_common,
+    "_sft_common": _sft_common,
+    "_peft_common": _peft_common,
+    "default_peft_config": _default_peft,
+    "distributed_fused_adam_with_cosine_annealing": _adam_and_schedule,
+    "distributed_muon_with_cosine_annealing": _muon_and_schedule,
+}
+"""What functions of Megatron-Bridge return, for recipes without its other files around them."""
 
 
 @dataclass
-class _Recipe:
-    """Functions that a recipe goes through, the one that it begins with first.
+class _Settings:
+    """What a file says, as Megatron-LM's flags.
 
     Attributes:
-        blocks: The texts of the functions.
-        unread: Functions of files that are not here.
+        flags: Values of flags by name.
+        lines: Line of every flag; None in another file.
+        notes: What the file says and flags do not, each in one line.
+        lora: Adapters in the words of `--lora`.
+        not_priced: What no price counts, apart from flags.
     """
 
-    blocks: list[_Block] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
+    flags: Flags = field(default_factory=dict)
+    lines: dict[str, int | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    lora: str | None = None
+    not_priced: list[NotPriced] = field(default_factory=list)
 
 
 def read_bridge(
     text: str, source: str, values: Mapping[str, str] | None = None
 ) -> LaunchPlan:
-    """Return the plan of overrides, or of a recipe's lines.
+    """Return the plan of overrides, or of a recipe's function.
 
     Args:
         text: The file.
         source: The file's path, which errors begin with. `:FUNCTION` behind it names one of
             several.
-        values: Overrides of keys, as `model.tensor_model_parallel_size`.
+        values: Overrides of keys, as `model.tensor_model_parallel_size`. They win.
 
     Raises:
-        FormatError: If a key is there twice with two values, numbers contradict, or there are
-            several functions and none is named.
+        FormatError: If overrides have a key twice with two values, numbers contradict, a word of
+            the plan cannot be computed, or there are several functions and none is named.
     """
-    flags: Flags = {}
-    lines: dict[str, int | None] = {}
-    recipe = _blocks(text, source)
-    constants = dict(CONSTANT.findall(text))
-    for block in recipe.blocks:
-        block_flags, block_lines = _said(block, source, constants)
-        flags |= block_flags
-        lines |= block_lines
     # What is given on the command line stands behind the file and wins.
-    overrides = "\n".join(f"{key}={value}" for key, value in (values or {}).items())
-    flags |= _said(_Block(overrides, 0), source, constants)[0]
-    full_text = "".join(block.text for block in recipe.blocks)
-    if not any(
-        name in flags for name in ("tensor-model-parallel-size", "micro-batch-size")
-    ):
-        raise FormatError(
-            f"{source}: has no key such as model.tensor_model_parallel_size=4"
-        )
-    if COMMON in full_text:
-        flags = COMMON_FLAGS | flags
+    lines = [f"{key}={value}" for key, value in (values or {}).items()]
+    given_settings = _overrides("\n".join(lines), source)
+    recipe = _recipe(text, source)
+    if recipe is None:
+        settings = _overrides(text, source)
+        settings.flags |= _precision_of_overrides(text)
+        if not any(
+            name in settings.flags
+            for name in ("tensor-model-parallel-size", "micro-batch-size")
+        ):
+            raise FormatError(
+                f"{source}: has no key such as model.tensor_model_parallel_size=4"
+            )
+    else:
+        settings = _recipe_settings(*recipe, given_settings.flags, source)
+    flags = settings.flags | given_settings.flags
     replicas = with_header(LaunchPlan(), text, source).dp
     if replicas is not None:
         degrees = (
@@ -303,28 +447,25 @@ def read_bridge(
         )
         inside = math.prod(number_of(flags, name, source, 1) for name in degrees)
         flags["world-size"] = str(replicas * inside)
-    unknown = [name for name in flags if not (name in OWN or is_known(name))]
-    flags |= _others(flags, full_text)
-    plan = plan_of_flags(flags, source, lines)
-    if unknown:
-        listed = ", ".join(name.replace("-", "_") for name in unknown)
-        note = f"keys that are not known, and not priced: {listed}"
-        plan = replace(plan, notes=(*plan.notes, note))
-    if recipe.unread:
-        note = (
-            f"{' and '.join(recipe.unread)}: of another file, which is not read; what they set is "
-            "not known"
-        )
-        plan = replace(plan, notes=(*plan.notes, note))
+    settings.not_priced += _own_effects(flags, settings.lines)
+    own_keys = {*OWN, *OWN_EFFECTS, *ENCODERS, *FUSIONS}
+    unknown_keys = [name for name in flags if not (name in own_keys or is_known(name))]
+    flags |= _flags_of_own_keys(flags)
+    plan = plan_of_flags(flags, source, settings.lines)
+    notes = list(settings.notes)
+    if unknown_keys:
+        listed = ", ".join(name.replace("-", "_") for name in unknown_keys)
+        notes.insert(0, f"keys that are not known, and not priced: {listed}")
     if plan.sizes is not None:
-        plan = replace(
-            plan, sizes=replace(plan.sizes, tied=flags.get("tied") == "true")
-        )
-    entries = [replace(e, key=_key_of_flag(e.key)) for e in plan.not_priced]
-    code = "\n".join(line.partition("#")[0] for line in full_text.splitlines())
-    lora, adapter_effects = _adapters(code)
-    effects = (*entries, *adapter_effects, *_type_effects(code))
-    plan = replace(plan, lora=lora or plan.lora, not_priced=effects)
+        tied = is_on(flags, "share-embeddings-and-output-weights")
+        plan = replace(plan, sizes=replace(plan.sizes, tied=tied))
+    effects = [replace(e, key=_key_of_flag(e.key)) for e in plan.not_priced]
+    plan = replace(
+        plan,
+        notes=(*plan.notes, *notes),
+        lora=settings.lora or plan.lora,
+        not_priced=(*effects, *settings.not_priced),
+    )
     return check_plan_words(with_header(plan, text, source), source)
 
 
@@ -332,33 +473,277 @@ def _key_of_flag(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _adapters(code: str) -> tuple[str | None, list[NotPriced]]:
+def _flags_of_own_keys(flags: Flags) -> Flags:
+    """Return the flags of Megatron-LM that Megatron-Bridge has other keys for."""
+    theirs: Flags = {}
+    if is_on(flags, "gated-linear-unit"):
+        theirs["swiglu"] = "true"
+    if "num-query-groups" in flags:
+        theirs["group-query-attention"] = "true"
+    is_flexible = flags.get("moe-token-dispatcher-type") == "flex"
+    if is_flexible and flags.get("moe-flex-dispatcher-backend") in (
+        "deepep",
+        "hybridep",
+    ):
+        theirs["moe-enable-deepep"] = "true"
+    for key, flag in FUSIONS.items():
+        if key in flags and not is_on(flags, key):
+            theirs[flag] = "true"
+    return theirs
+
+
+def _own_effects(flags: Flags, lines: Mapping[str, int | None]) -> Iterator[NotPriced]:
+    """Yield what keys of Megatron-Bridge's own change that no price counts."""
+    for name in flags:
+        effect = ENCODERS.get(name)
+        if effect is None and flags[name].lower() not in OFF:
+            effect = OWN_EFFECTS.get(name)
+        if effect is not None:
+            yield NotPriced(_key_of_flag(name), effect, lines.get(name))
+
+
+def _recipe(text: str, source: str) -> tuple[Made, RecipeReader] | None:
+    """Return what a recipe's function makes, and its reader; None: the text has no function.
+
+    Raises:
+        FormatError: If there are several functions and none is named, or none of that name, or
+            the function makes no recipe.
+    """
+    is_named = re.search(r"\.py:\w+$", source) is not None
+    path, _, name = source.rpartition(":") if is_named else (source, "", "")
+    module = parse_module(text, Path(path), is_first=True)
+    if module is None or not (module.functions or name):
+        return None
+    if not name and len(module.functions) == 1:
+        name = next(iter(module.functions))
+    if name not in module.functions:
+        recipes = [x for x in module.functions if not x.startswith("_")]
+        listed = ", ".join([*recipes, *module.functions][:8])
+        raise FormatError(
+            f"{source}: say which function, as FILE:NAME; it has {listed}"
+        )
+    reader = RecipeReader(source, KNOWN_FUNCTIONS, ABSENT_FUNCTIONS)
+    recipe = reader.result(module, name)
+    if not isinstance(recipe, Made) or not any(x in recipe.fields for x in READ):
+        raise FormatError(
+            f"{source}: {name} makes no recipe: it sets nothing such as "
+            "cfg.model.tensor_model_parallel_size"
+        )
+    return recipe, reader
+
+
+def _recipe_settings(
+    recipe: Made, reader: RecipeReader, fixed_flags: Mapping[str, str], source: str
+) -> _Settings:
+    """Return what a recipe says.
+
+    Args:
+        recipe: What its function makes.
+        reader: The reader that followed it.
+        fixed_flags: Flags of the command line, which need no value here.
+        source: The file's path, which errors begin with.
+
+    Raises:
+        FormatError: If a word of the plan has a value that cannot be computed.
+    """
+    settings = _Settings()
+    unknown: list[str] = []
+    for section in READ:
+        section_object = recipe.fields.get(section)
+        if isinstance(section_object, Made):
+            unknown += _read_section(
+                section, section_object, settings, fixed_flags, source
+            )
+    settings.flags |= _distributed(recipe)
+    settings.flags |= _precision_of_recipe(recipe)
+    if unknown:
+        settings.notes.append(f"cannot be computed: {', '.join(unknown)}")
+    if reader.unread:
+        settings.notes.append(
+            f"{' and '.join(reader.unread)}: of another file, which is not read; what they set is "
+            "not known"
+        )
+    settings.notes += _undecided_notes(reader)
+    model = _checkpoint(recipe.fields.get("model"))
+    if model is not None and "num-layers" not in settings.flags:
+        settings.notes.append(f"the model is {model}: give it as MODEL")
+    settings.lora, settings.not_priced = _adapters(recipe.fields.get("peft"))
+    settings.not_priced += _type_effects(recipe.fields.get("mixed_precision"))
+    return settings
+
+
+def _read_section(
+    section: str,
+    section_object: Made,
+    settings: _Settings,
+    fixed_flags: Mapping[str, str],
+    source: str,
+) -> Iterator[str]:
+    """Add the flags of one section of a recipe to settings.
+
+    Args:
+        section: Its name.
+        section_object: What it holds.
+        settings: What was read so far. It is updated in place.
+        fixed_flags: Flags of the command line, which need no value here.
+        source: The file's path, which errors begin with.
+
+    Yields:
+        Sizes of the model that cannot be computed.
+
+    Raises:
+        FormatError: If a word of the plan has a value that cannot be computed.
+    """
+    for key, value in section_object.fields.items():
+        name = key.replace("_", "-")
+        name = OTHER_NAMES.get(name, name)
+        is_read = section != "optimizer" or is_counted(name) or is_listed(name)
+        if key.startswith("_") or not is_read:
+            continue
+        text = _text_of(name, value)
+        if text is not None:
+            settings.flags[name] = text
+            settings.lines[name] = section_object.lines.get(key)
+            continue
+        if value is None or name in fixed_flags:
+            continue
+        line = section_object.lines.get(key)
+        location = "" if line is None else f"line {line}: "
+        if name in LAYOUT:
+            settings.notes.append(
+                f"{location}{section}.{key}: cannot be computed; layers are cut equally, or "
+                f"--set {section}.{key}=LAYOUT"
+            )
+        elif name in PLAN_FLAGS:
+            raise FormatError(
+                f"{source}: {location}{section}.{key}: {str(value)[:60]} cannot be computed; give "
+                f"--set {section}.{key}=VALUE"
+            )
+        elif is_counted(name):
+            yield f"{section}.{key}"
+
+
+def _undecided_notes(reader: RecipeReader) -> Iterator[str]:
+    """Yield a line for each branch that is not followed and would set what a plan is made of."""
+    for branch in reader.undecided:
+        names = [x for x in branch.settings if is_counted(x.replace("_", "-"))]
+        if names:
+            location = "" if branch.line is None else f"line {branch.line}: "
+            listed = ", ".join(dict.fromkeys(names))
+            condition = branch.condition[:60]
+            yield f"{location}{listed}: depends on {condition}, which is not known"
+
+
+def _text_of(name: str, value: object) -> str | None:
+    """Return a value as a flag's text, or None if it is not known or not said."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Symbol):
+        owner, _, member = value.text.rpartition(".")
+        return (
+            member if owner[:1].isupper() else value.text
+        )  # a member of an enumeration
+    if isinstance(value, int | float | str):
+        return str(value)
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    if name == LAYOUT[0]:
+        stages = [
+            stage if isinstance(stage, list | tuple) else ["?"] for stage in value
+        ]
+        letters = ["".join(LETTERS.get(str(x), "?") for x in stage) for stage in stages]
+        layout = "|".join(letters)
+        return None if "?" in layout else layout
+    if all(isinstance(x, int) for x in value):
+        return str(list(value)).replace(" ", "")
+    return " ".join(_text_of(name, x) or str(x) for x in value)
+
+
+def _distributed(recipe: Made) -> Flags:
+    """Return flags of the sharded optimizer and its overlaps, as `validate` sets them.
+
+    The distributed optimizer is on if the optimizer or DDP has it. With it, a configuration of
+    overlaps hides both exchanges unless it says otherwise (`training/comm_overlap.py`).
+    """
+    ddp, optimizer, overlaps = (
+        recipe.fields.get(section) for section in ("ddp", "optimizer", "comm_overlap")
+    )
+    fields = [x.fields if isinstance(x, Made) else {} for x in (ddp, optimizer)]
+    is_fsdp = fields[0].get("use_megatron_fsdp") is True
+    flags: Flags = {}
+    if any(part.get("use_distributed_optimizer") is True for part in fields):
+        flags["use-distributed-optimizer"] = "true"
+        if isinstance(overlaps, Made) and not is_fsdp:
+            for key in ("overlap_grad_reduce", "overlap_param_gather"):
+                hides = overlaps.fields.get(key) is not False
+                flags[key.replace("_", "-")] = str(hides).lower()
+    elif any(part.get("overlap_param_gather") is True for part in fields):
+        flags["overlap-param-gather"] = "true"
+    return flags
+
+
+def _precision_of_recipe(recipe: Made) -> Flags:
+    """Return the flags of a recipe's mixed precision and of the type of its gradients."""
+    precision = recipe.fields.get("mixed_precision", "bf16_mixed")
+    if precision is None:
+        return {}
+    fields = precision.fields if isinstance(precision, Made) else {}
+    name = str(precision)
+    is_fp16 = fields.get("fp16") is True or ("fp16" in name and "bf16" not in name)
+    half = "fp16" if is_fp16 else "bf16"
+    # The recipe of fp16 alone sums in its own type.
+    fp32 = fields.get("grad_reduce_in_fp32", name.rpartition(".")[2] != "fp16_mixed")
+    return _half_flags(half, in_fp32=fp32 is not False)
+
+
+def _half_flags(half: str, *, in_fp32: bool) -> Flags:
+    """Return the flags of a half type and of the type in which its gradients are summed."""
+    if half == "bf16":
+        return {"bf16": "true"} | ({} if in_fp32 else {"grad-reduce-in-bf16": "true"})
+    accumulates = {"accumulate-allreduce-grads-in-fp32": "true"}
+    return {"fp16": "true"} | (accumulates if in_fp32 else {})
+
+
+def _checkpoint(model: object) -> str | None:
+    """Return the name of the checkpoint whose configuration a model has."""
+    if not isinstance(model, Made):
+        return None
+    for argument in model.arguments:
+        if isinstance(argument, str) and re.search("from_(?:hf|auto)|hf_", model.name):
+            return argument
+        name = _checkpoint(argument)
+        if name is not None:
+            return name
+    return None
+
+
+def _adapters(peft: object) -> tuple[str | None, list[NotPriced]]:
     """Return a recipe's adapters in the words of `--lora`, and what no price counts of them.
 
     Without a rank or modules they are those of Megatron-Bridge's `LoRA` (`peft/lora.py`): rank 32,
-    all four linear layers. Of several values the last counts, as a recipe sets it.
-
-    Args:
-        code: The recipe without comments.
+    all four linear layers.
     """
-    if not PEFT.search(code):
+    if peft is None or peft == "none":
         return None, []
-    schemes = PEFT_SCHEME.findall(code)
-    if schemes and schemes[-1].lower() == "none":
-        return None, []
-    effects: list[NotPriced] = []
-    if OTHER_PEFT.search(code) or (schemes and schemes[-1] not in ("lora", "dora")):
+    fields = peft.fields if isinstance(peft, Made) else {}
+    kind = str(peft).rpartition(".")[2]
+    if kind.lower() not in ("lora", "dora"):
         effect = "adapters of another kind; priced as training of all parameters"
         return None, [NotPriced(key="peft", effect=effect)]
-    if "DoRA(" in code or (schemes and schemes[-1] == "dora"):
-        effects.append(
-            NotPriced(key="peft", effect="DoRA's magnitudes; priced as LoRA")
-        )
-    ranks = PEFT_RANK.findall(code)
-    listed = PEFT_MODULES.findall(code)
-    modules = re.findall(r"[\w.*]+", listed[-1]) if listed else list(PEFT_DEFAULTS)
-    products, unread = products_of(modules)
-    if not products or TARGETS_ELSEWHERE.search(code):
+    effects: list[NotPriced] = []
+    if kind.lower() == "dora":
+        effect = "DoRA's magnitudes; priced as LoRA"
+        effects.append(NotPriced(key="peft", effect=effect))
+    rank = fields.get("dim", PEFT_DEFAULT_RANK)
+    modules = fields.get("target_modules", PEFT_DEFAULTS)
+    products: set[str] = set()
+    unread: list[str] = []
+    are_named = isinstance(modules, list | tuple) and all(
+        isinstance(module, str) for module in modules
+    )
+    if isinstance(modules, list | tuple) and are_named:
+        products, unread = products_of(modules)
+    if not products or type(rank) is not int:
         effect = "the modules of its adapters are not known; priced as training of all parameters"
         return None, [NotPriced(key="peft", effect=effect)]
     if unread:
@@ -366,146 +751,33 @@ def _adapters(code: str) -> tuple[str | None, list[NotPriced]]:
             f"{', '.join(unread)}: no product of a layer; priced without adapters of it"
         )
         effects.append(NotPriced(key="peft", effect=effect))
-    return lora_words(int(ranks[-1]) if ranks else PEFT_DEFAULT_RANK, products), effects
+    return lora_words(rank, products), effects
 
 
-def _type_effects(code: str) -> Iterator[NotPriced]:
-    """Yield the types of a recipe that no price counts."""
-    named = re.findall(r"mixed_precision\s{0,9}=\s{0,9}(\S[^\n]{0,400})", code)
-    if named and re.search("fp8|fp4", named[-1]):
+def _type_effects(precision: object) -> Iterator[NotPriced]:
+    """Yield the types of a mixed precision that no price counts."""
+    fields = precision.fields if isinstance(precision, Made) else {}
+    if re.search("fp8|fp4", str(precision)):
         effect = "matrix products in fp8 or fp4; priced in bf16"
         yield NotPriced(key="mixed_precision", effect=effect)
-    elif re.search(r"mixed_precision\.fp8\s*=\s*(?!None|null|False)\S", code):
+    elif fields.get("fp8") or fields.get("fp4"):
         effect = "matrix products in fp8; priced in bf16"
         yield NotPriced(key="mixed_precision.fp8", effect=effect)
 
 
-def _blocks(text: str, source: str) -> _Recipe:
-    """Return the whole text or, for a file of recipes, a function and those that it goes through.
-
-    Raises:
-        FormatError: If there are several functions and none is named, or none of that name.
-    """
-    functions = _functions(text)
-    path, _, name = (
-        source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
-    )
-    if not name and len(functions) == 1 and source.endswith(".py"):
-        name = next(iter(functions))
-    if not name and len(functions) < 2:
-        return _Recipe(blocks=[_Block(text, 1)])
-    if name not in functions:
-        listed = ", ".join(list(functions)[:8])
-        raise FormatError(
-            f"{source}: say which function, as FILE:NAME; it has {listed}"
-        )
-    recipe = _Recipe()
-    _follow(recipe, name, functions, text, path, 0)
-    return recipe
-
-
-def _functions(text: str) -> dict[str, _Block]:
-    return {
-        match[1]: _Block(match[0], text.count("\n", 0, match.start()) + 1)
-        for match in FUNCTION.finditer(text)
-    }
-
-
-def _follow(
-    recipe: _Recipe,
-    name: str,
-    functions: Mapping[str, _Block],
-    text: str,
-    path: str,
-    depth: int,
-) -> None:
-    """Add a function to a recipe, after the functions that its configuration begins with.
-
-    Args:
-        recipe: The recipe so far. It is updated in place.
-        name: The function.
-        functions: Functions of the file by name.
-        text: Text of the file.
-        path: Path of the file.
-        depth: How many functions led here.
-    """
-    block = functions[name]
-    called = [match[1] for match in BEGUN.finditer(block.text)]
-    helpers = [match[1] for match in HELPER.finditer(block.text)]
-    last_line = max(
-        (match.start() for match in ASSIGNMENT.finditer(block.text)), default=0
-    )
-    late = {
-        match[1] for match in HELPER.finditer(block.text) if match.start() > last_line
-    }
-    later: list[_Block] = []
-    for function in dict.fromkeys([*called, *helpers]):
-        if function in KNOWN_FUNCTIONS or function == name or depth > DEEPEST:
-            continue
-        if function in functions:
-            target = _Recipe()
-            _follow(target, function, functions, text, path, depth + 1)
-            recipe.unread += target.unread
-            (later if function in late else recipe.blocks).extend(target.blocks)
-            continue
-        # A module may only hand on what it imports from another one.
-        followed: dict[str, _Block] = {}
-        other_path, other_text = path, text
-        for _ in range(HOPS):
-            imported = _imported(function, other_text, other_path)
-            if imported is None:
-                break
-            other_path, other_text = imported
-            followed = {
-                k: replace(v, first_line=0) for k, v in _functions(other_text).items()
-            }
-            if function in followed:
-                break
-        if function not in followed:
-            recipe.unread.append(function)
-            continue
-        target = _Recipe()
-        _follow(target, function, followed, other_text, other_path, depth + 1)
-        recipe.unread += target.unread
-        (later if function in late else recipe.blocks).extend(target.blocks)
-    recipe.blocks.append(block)
-    recipe.blocks += later
-
-
-def _imported(function: str, text: str, path: str) -> tuple[str, str] | None:
-    """Return the file that a function is imported from, or None if it is not around the recipe."""
-    for match in IMPORT.finditer(text):
-        names = re.findall(r"\w+", match[2])
-        if function not in names:
-            continue
-        relative = Path(*match[1].split(".")).with_suffix(".py")
-        for folder in list(Path(path).resolve().parents)[:8]:
-            candidate = folder / relative
-            try:
-                if candidate.is_file() and candidate.stat().st_size < BYTES:
-                    return str(candidate), read_text(candidate)
-            except (OSError, GnnplaceError):
-                return None
-    return None
-
-
-def _said(
-    block: _Block, source: str, constants: Mapping[str, str]
-) -> tuple[Flags, dict[str, int | None]]:
-    """Return what overrides or a function's lines say, as Megatron-LM's flags, and their lines.
+def _overrides(text: str, source: str) -> _Settings:
+    """Return what overrides say, one a line.
 
     Raises:
         FormatError: If a key is there twice with two values.
     """
-    flags: Flags = {}
-    lines: dict[str, int | None] = {}
-    for number, line in enumerate(block.text.splitlines(), start=block.first_line):
+    settings = _Settings()
+    for number, line in enumerate(text.splitlines(), start=1):
         match = LINE.fullmatch(line) if len(line) < LONGEST else None
         if match is None:
             continue
         name = match[2].replace("_", "-")
         name, value = OTHER_NAMES.get(name, name), match[3].strip().strip("\"'")
-        value = constants.get(value, value)
         is_other = (
             name != "seq-length" if match[1] == "dataset" else match[1] not in READ
         )
@@ -513,31 +785,19 @@ def _said(
             continue
         if match[1] == "optimizer" and not (is_counted(name) or is_listed(name)):
             continue
-        if flags.setdefault(name, value) != value and is_counted(name):
-            repeated = f"{value[:40]!r}: was {flags[name][:40]!r} before"
+        earlier = settings.flags.setdefault(name, value)
+        if earlier != value and is_counted(name):
+            repeated = f"{value[:40]!r}: was {earlier[:40]!r} before"
             raise FormatError(
                 f"{source}: line {number}: {match[1]}.{match[2]}: {repeated}"
             )
-        lines[name] = number if block.first_line else None
-    return flags, lines
+        settings.lines[name] = number
+    named = re.findall(r"mixed_precision\s{0,9}=\s{0,9}(\S[^\n]{0,400})", text)
+    settings.not_priced += _type_effects(named[-1] if named else None)
+    return settings
 
 
-def _others(flags: Flags, text: str) -> Flags:
-    """Return the flags of Megatron-LM that Megatron-Bridge expresses in another way."""
-    own_flags: Flags = {
-        "tied": flags.get("share-embeddings-and-output-weights", "false").lower()
-    }
-    own_flags |= _precision(text)
-    if flags.get("gated-linear-unit", "false").lower() == "true":
-        own_flags["swiglu"] = "true"
-    if re.search(r"CommOverlapConfig\([^)]{0,400}tp_comm_overlap=True", text):
-        own_flags["tp-comm-overlap"] = "true"
-    if "num-query-groups" in flags:
-        own_flags["group-query-attention"] = "true"
-    return own_flags
-
-
-def _precision(text: str) -> Flags:
+def _precision_of_overrides(text: str) -> Flags:
     """Return the flags of the last mixed precision in a text and of the type of its gradients.
 
     The half type is bf16 where none is named. `None` or `null` has no flags.
@@ -552,4 +812,4 @@ def _precision(text: str) -> Flags:
         r"(?:mixed_precision\.|,\s?)grad_reduce_in_fp32\s?[:=]\s?(\w+)", text
     )
     fp32 = matches[-1].lower() == "true" if matches else half == "bf16"
-    return {half: "true"} | ({} if fp32 else {"grad-reduce-in-bf16": "true"})
+    return _half_flags(half, in_fp32=fp32)

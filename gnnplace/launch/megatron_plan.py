@@ -594,9 +594,7 @@ def stages_of_flags(
     Raises:
         FormatError: If flags exclude each other, or numbers do not add up.
     """
-    used = [
-        way for way in WAYS if any(flags.get(name, "false") != "false" for name in way)
-    ]
+    used = [way for way in WAYS if any(is_on(flags, name) for name in way)]
     if len(used) > 1:
         raise fault(
             source, used[0][0], f"and --{used[1][0]}: Megatron-LM takes one of them"

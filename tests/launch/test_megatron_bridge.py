@@ -61,10 +61,11 @@ def test_overrides_have_one_key_a_line_and_come_back():
 
 
 def test_what_contradicts_is_one_line():
+    overrides = "train.micro_batch_size=1\ntrain.micro_batch_size=2\n"
     with pytest.raises(
         FormatError, match=r"train.micro_batch_size: '2': was '1' before"
     ):
-        read_bridge(RECIPE + "    cfg.train.micro_batch_size = 2\n", "file")
+        read_bridge(overrides, "file")
     with pytest.raises(FormatError, match="has no key such as"):
         read_bridge("x = 1\n", "file")
 
