@@ -19,6 +19,7 @@ another in a suite.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ import numpy as np
 
 from gnnplace.bench.pase import PASE, TRICK, split_step
 from gnnplace.bench.placed import PlacedProblem
+from gnnplace.bench.rows import STEPS
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs import (
     ALL_REDUCE,
@@ -37,7 +39,7 @@ from gnnplace.costs import (
     profile_model,
     resolve_cluster,
 )
-from gnnplace.errors import GnnplaceError, InfeasibleError
+from gnnplace.errors import GnnplaceError, InfeasibleError, UnsupportedError
 from gnnplace.plans import (
     BASELINES,
     Chain,
@@ -84,7 +86,7 @@ class Joint:
     Attributes:
         entry: The suite's.
         placed: What placers place, by the number of micro-batches.
-        plans: What the planner found, by the budget that it had, and the seconds that it took.
+        plans: The planner's answers, by the seconds of its budget, and what its search took.
     """
 
     entry: ProblemEntry
@@ -177,11 +179,17 @@ class Joint:
     def _planned(self, cell: Cell) -> Data:
         """Return the data of a plan of whole layers.
 
-        The planner's search is one for all methods, and counts for each.
+        The planner's search is one for all methods, and counts for each. Without a budget it goes
+        on until nothing is left to try, so that its rows repeat bit by bit.
 
         Raises:
             InfeasibleError: No plan of the method fits.
+            UnsupportedError: The budget is in simulated steps, which the planner does not count.
         """
+        if cell.unit == STEPS:
+            raise UnsupportedError(
+                f"{cell.placer!r}: the planner is limited by seconds, not by steps"
+            )
         if cell.placer in (PASE, TRICK):
             seconds, peak_bytes = split_step(self.chain, self.cluster, cell.placer)
             peak = [peak_bytes] * self.cluster.num_devices
@@ -192,7 +200,7 @@ class Joint:
         if cell.placer == ALONE:
             plan = self._alone()
         else:
-            plans, search_times = self._search(cell.budget)
+            plans, search_times = self._search(cell.budget or math.inf)
             # The planner hides no exchange: "zero-0" is "ddp" as the planner prices it.
             plan = plans[DDP if cell.placer == BARE else cell.placer]
         if plan is None or not plan.feasible:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,24 +14,35 @@ import pytest
 
 from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
 from gnnplace.bench.joint import Joint, hidden_by_backward
-from gnnplace.bench.suite import read_suite
+from gnnplace.bench.rows import STEPS
+from gnnplace.bench.suite import Cell, read_suite
 from gnnplace.cli.main import run
+from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.plans.segments.chain import FASTEST
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.pictures import svg
 from tests.plans.toys import Given, chain, cluster
 
-ONCE = ("single", "one-device", "ddp", "zero-0", "zero-3", "chain", "min-cut", "heft")
+ONCE = (
+    "single",
+    "one-device",
+    "ddp",
+    "zero-0",
+    "zero-3",
+    "chain",
+    "plan",
+    "min-cut",
+    "heft",
+)
 SUITE = """
 name: tiny
 kind: joint
 problems:
   - {model: "mlp?batch=4096&width=512&depth=2", cluster: pcie-a100-2, microbatches: 2}
-constructions: [single, one-device, ddp, zero-0, zero-3, chain, min-cut, heft]
-placers: [learned, plan]
+constructions: [single, one-device, ddp, zero-0, zero-3, chain, plan, min-cut, heft]
+placers: [learned]
 seeds: [0, 1]
 budgets: [0.1]
-methods: {plan: {seeds: [0], budgets: [0.5]}}
 """
 
 
@@ -46,11 +58,9 @@ def rows(tmp_path_factory):
 
 def test_every_method_has_a_row_of_the_same_problem(rows):
     """Constructions and plans once, what is drawn for each seed, each with its own budget."""
-    assert sorted(name for name, _ in rows) == sorted(
-        [*ONCE, "learned", "learned", "plan"]
-    )
+    assert sorted(name for name, _ in rows) == sorted([*ONCE, "learned", "learned"])
     budgets = {(name, row["budget"]) for (name, _), row in rows.items()}
-    assert budgets == {*((name, 0.0) for name in ONCE), ("learned", 0.1), ("plan", 0.5)}
+    assert budgets == {*((name, 0.0) for name in ONCE), ("learned", 0.1)}
     assert {row["error"] for row in rows.values()} == {""}
     assert len({row["digest"] for row in rows.values()}) == 1
     assert all(len(row["peak_memory"]) == 2 for row in rows.values())
@@ -166,7 +176,8 @@ def test_every_method_of_the_headline_ends_with_a_row(tmp_path: Path) -> None:
         ],
         "constructions": suite.constructions,
         "placers": suite.placers,
-        "budgets": [0.1],
+        "budgets": [],
+        "steps": [200],
     }
     (tmp_path / "suite.yaml").write_text(json.dumps(small))
     assert run(["bench", str(tmp_path / "suite.yaml"), "-o", str(tmp_path / "r")]) == 0
@@ -175,6 +186,17 @@ def test_every_method_of_the_headline_ends_with_a_row(tmp_path: Path) -> None:
     assert set(found) == {*suite.constructions, *suite.placers}
     assert {row["error"] for row in found.values()} == {""}
     assert all(row["step_time"] > 0 for row in found.values())
+
+
+def test_the_planner_searches_to_its_end_and_counts_no_steps() -> None:
+    entry = read_suite("benchmarks/suites/smoke.yaml").problems[0]
+    joint = Joint(entry)
+    plans: Any = {"plan": SimpleNamespace(feasible=False, reason="too large")}
+    joint.plans[math.inf] = plans, {}
+    with pytest.raises(InfeasibleError, match="too large"):
+        joint.outcome(Cell(entry, "plan", 0, 0.0), "")
+    with pytest.raises(UnsupportedError, match="by seconds, not by steps"):
+        joint.outcome(Cell(entry, "plan", 0, 1000.0, STEPS), "")
 
 
 def test_a_method_without_an_answer_is_a_row(tmp_path: Path) -> None:
