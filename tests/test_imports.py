@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from gnnplace.cli.main import COMMANDS
+from gnnplace.cli.commands import COMMANDS
 from gnnplace.problem import write_problem
 from tests.random_problems import random_problem
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.main import COMMANDS, ROWS
+from gnnplace.cli.commands import COMMANDS, ROWS
 from gnnplace.cli.options import NAMES, PLACER, Row
 from gnnplace.errors import InputError
 

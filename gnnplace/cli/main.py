@@ -11,17 +11,16 @@ from __future__ import annotations
 import errno
 import gc
 import io
-import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from gnnplace.cli import interrupts
+from gnnplace.cli.commands import COMMANDS, GONE, ROWS
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.foreign import missing_extra
 
@@ -29,10 +28,6 @@ from gnnplace.foreign import missing_extra
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
-ROWS = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
-COMMANDS = {name: row["about"] for name, row in ROWS["commands"].items()}
-GONE = {"hybrid": "; use plan MODEL --cluster C --goal epochs"}
-"""What took the place of a command that is gone."""
 USAGE = f"""gnnplace: finds which device should run each operation of a PyTorch training step.
 
 {chr(10).join(f"  gnnplace {name:13} {summary}" for name, summary in COMMANDS.items())}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.main import ROWS
+from gnnplace.cli.commands import ROWS
 from gnnplace.cli.numbers import KINDS, Range, from_args, ranges_of
 from gnnplace.errors import InputError
 

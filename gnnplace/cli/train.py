@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gnnplace.cli.main import ROWS
+from gnnplace.cli.commands import ROWS
 
 USAGE = f"""usage: gnnplace train {{fit,validate,test,predict,sweep}} --config RECIPE [OPTION...]
        gnnplace train export CKPT -o FOLDER

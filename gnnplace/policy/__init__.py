@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.card import Exposure as Exposure
     from gnnplace.policy.card import TrainingCard as TrainingCard
     from gnnplace.policy.card import exposure_reason as exposure_reason
-    from gnnplace.policy.card import read_card as read_card
     from gnnplace.policy.card import write_card as write_card
     from gnnplace.policy.decode.aims import DECODED as DECODED
     from gnnplace.policy.decode.aims import device_limits as device_limits
@@ -68,6 +67,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.weights import NETWORK_KEY as NETWORK_KEY
     from gnnplace.policy.weights import PLACER_KEY as PLACER_KEY
     from gnnplace.policy.weights import POLICY_CHECKPOINT as POLICY_CHECKPOINT
+    from gnnplace.policy.weights import read_card as read_card
     from gnnplace.policy.weights import (
         read_lightning_checkpoint as read_lightning_checkpoint,
     )

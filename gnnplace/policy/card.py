@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gnnplace.files import Schema, parse, read_json, write_json
+from gnnplace.files import Schema, write_json
 
 CARD = "training.json"
 RANDOM = "random:"  # before the name of a random family, which a real one may have too
@@ -102,23 +102,6 @@ def exposure_reason(card: TrainingCard, exhibit: Exhibit) -> str:
         if exhibit.family in part.families:
             return f"{verb} on family {exhibit.family}"
     return ""
-
-
-def read_card(checkpoint: str | Path) -> TrainingCard | None:
-    """Read the card of a checkpoint, a folder or a ``.ckpt`` file; None if there is none.
-
-    Raises:
-        FormatError: It is malformed; names the key path.
-    """
-    if Path(checkpoint).is_file():
-        # Imported late: weights read this module, and files of Lightning need torch.
-        from gnnplace.policy.weights import read_checkpoint_card
-
-        return read_checkpoint_card(Path(checkpoint))
-    path = Path(checkpoint) / CARD
-    if path.is_file():
-        return parse(TrainingCard, read_json(path), str(path))
-    return None
 
 
 def write_card(folder: str | Path, card: TrainingCard) -> None:

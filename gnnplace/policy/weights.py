@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json
-from gnnplace.policy.card import TrainingCard
+from gnnplace.policy.card import CARD, TrainingCard
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
@@ -260,6 +260,20 @@ def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Ten
         if name.startswith(prefix)
     }
     return entry["config"], parameters
+
+
+def read_card(checkpoint: str | Path) -> TrainingCard | None:
+    """Read the card of a checkpoint, a folder or a ``.ckpt`` file; None if there is none.
+
+    Raises:
+        FormatError: It is malformed; names the key path.
+    """
+    if Path(checkpoint).is_file():
+        return read_checkpoint_card(Path(checkpoint))
+    path = Path(checkpoint) / CARD
+    if path.is_file():
+        return parse(TrainingCard, read_json(path), str(path))
+    return None
 
 
 def read_checkpoint_card(path: Path) -> TrainingCard | None:

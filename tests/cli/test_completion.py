@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from gnnplace.cli.main import COMMANDS, run
+from gnnplace.cli.commands import COMMANDS
+from gnnplace.cli.main import run
 from gnnplace.plans.launchers import NAMES
 
 COMPLETE = """

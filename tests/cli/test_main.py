@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnplace.cli.main import COMMANDS, ROWS, parser_of, run
+from gnnplace.cli.commands import COMMANDS, ROWS
+from gnnplace.cli.main import parser_of, run
 from gnnplace.placers import contract
 from gnnplace.problem import problem_to_data, read_problem, write_problem
 from gnnplace.problem.placement import read_placement

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.cli.main import COMMANDS, command, parser_of, run
+from gnnplace.cli.commands import COMMANDS
+from gnnplace.cli.main import command, parser_of, run
 from gnnplace.cli.numbers import Range, ranges_of, size
 
 PARSED = [name for name in COMMANDS if name != "train"]  # Lightning's own parser
