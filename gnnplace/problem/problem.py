@@ -58,7 +58,7 @@ class Problem:
         estimated: whether the op's times were not measured. [num_ops]
         error: expected deviation of the log of each time by device kind, NaN where nothing is
             known; no entry for kinds of which nothing is. [num_ops]
-        source: where each time is from by device kind, or None; likewise. [num_ops]
+        source: where each time is from, by device kind, or None. [num_ops]
         microbatches: shares of the batch in flight together.
         captured: how the model was captured, as far as that is known: options by name.
     """

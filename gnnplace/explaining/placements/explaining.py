@@ -242,7 +242,7 @@ def explain(
         problem: what was placed, with or without the constraints.
         placement: devices and sequences.
         op: an op whose other devices are simulated.
-        module: a module, or a pattern, likewise.
+        module: a module, or a pattern of modules.
         constraints: what was asked for when it was placed.
         loosen: how to search once without each constraint, to say what it costs; None: not at all.
 

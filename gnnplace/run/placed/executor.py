@@ -64,7 +64,7 @@ class HostExchange:
         hosts: All hosts of the run.
         host_of: Host of each worker.
         records: The records of every worker; those of other hosts are filled in on the first.
-        board: The board of every worker, likewise filled in on the first host.
+        board: The board of every worker, filled in on the first host.
     """
 
     def __init__(

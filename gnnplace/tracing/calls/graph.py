@@ -59,7 +59,7 @@ class LayerCall:
         name: Unique: the module's path, and the function where the module is no leaf.
         function: The function that was called.
         args: Its arguments, with a `CallRef` for every tensor.
-        kwargs: Its arguments by name, with references likewise.
+        kwargs: Its arguments by name, with a `CallRef` for every tensor.
         reads: Values among the arguments, in order.
         results: Values of the tensors that it returns, in order.
         module: Path of the module.

@@ -82,7 +82,7 @@ class Claims:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Make every tensor such a one within."""
+        """Make every tensor inside one without numbers."""
         with self._mode, _AsOps():
             yield
 

@@ -30,7 +30,7 @@ class ProgramGraph:
             the first of them. [num_ops]
         module: The module of each op. [num_ops]
         state: Bytes of parameters, optimizer state and buffers, each counted at one op. [num_ops]
-        inputs: Bytes of the user's inputs, counted likewise. [num_ops]
+        inputs: Bytes of the user's inputs, each counted at one op. [num_ops]
         attach: Op that this one should never be parted from, -1 if none: a view's producer, the
             op that makes what is copied into a buffer. [num_ops]
     """
