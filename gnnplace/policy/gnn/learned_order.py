@@ -126,8 +126,9 @@ def order_gradient(
         for k in range(count):
             total += np.exp(priority[ready[k]] - highest)
         for k in range(count):
-            op = ready[k]
-            gradient[op] -= np.exp(priority[op] - highest) / total
+            candidate = ready[k]
+            share = np.exp(priority[candidate] - highest) / total
+            gradient[candidate] -= share
         gradient[op] += 1.0
         for k in range(count):
             if ready[k] == op:
