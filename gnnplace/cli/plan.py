@@ -475,9 +475,15 @@ def _write_answer(
     return 0 if best.feasible or args.given is not None else 3
 
 
+def _is_free(args: Namespace) -> bool:
+    """Return whether a plan is searched, or given in words, and not by a file."""
+    return args.given is None or "=" in args.given
+
+
 def _write_plan(args: Namespace, plan: Plan) -> None:
     """Write a plan to the output: NAME.json is the plan's file, others are the launcher's."""
-    if args.launcher is None or args.given is not None or args.output.endswith(".json"):
+    is_of_launcher = args.launcher is not None and _is_free(args)
+    if not is_of_launcher or args.output.endswith(".json"):
         plan.save(args.output)
     else:
         write_text(args.output, gnnplace.export_plan(plan, args.launcher).text)
@@ -674,7 +680,8 @@ def run(args: Namespace) -> int:
         rate=rate,
         pareto=args.pareto,
         modes=args.modes,
-        launcher=args.launcher if args.given is None else None,
+        # A file that is given says its own launcher.
+        launcher=args.launcher if _is_free(args) else None,
         framework=args.framework if args.given is None else None,
         environment=args.environment if args.given is None else None,
         progress=say,

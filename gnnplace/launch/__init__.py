@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         launcher_plans,
         price_file,
         price_plan_in_words,
+        price_words,
         setting_of_file,
         start_command,
     )
@@ -60,6 +61,7 @@ __all__ = [
     "price_file",
     "price_launch_plan",
     "price_plan_in_words",
+    "price_words",
     "priced_spec",
     "read_launch_file",
     "setting_of_file",

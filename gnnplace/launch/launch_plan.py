@@ -28,6 +28,7 @@ from gnnplace.plans import (
 NONE = "none"
 FULL = "full"
 SELECTIVE = "selective"
+MODULES = "modules"
 MARK = "gnnplace: "  # stands before the JSON of a header
 BYTES = 1 << 20  # size of the largest launch file
 PRICED_OPTIMIZERS = tuple(OPTIMIZERS)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from gnnplace.errors import InfeasibleError
 from gnnplace.launch.launch_plan import (
     FULL,
+    MODULES,
     NONE,
     SELECTIVE,
     LaunchPlan,
@@ -268,6 +269,12 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     kind, _, count = plan.recompute.partition(":")
     if kind == SELECTIVE:
         flags.append("--recompute-granularity selective")
+    elif kind == MODULES:
+        names = " ".join(plan.spec.recomputed_modules)
+        flags += [
+            "--recompute-granularity selective",
+            f"--recompute-modules {names}",
+        ]
     elif kind != NONE:
         method = "uniform" if kind == FULL else kind
         flags += [

@@ -19,6 +19,7 @@ from pathlib import Path
 from gnnplace.errors import FormatError
 from gnnplace.launch.adapter_keys import lora_words, products_of
 from gnnplace.launch.launch_plan import (
+    SELECTIVE,
     LaunchPlan,
     NotPriced,
     check_plan_words,
@@ -222,9 +223,12 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
             is_left_out = plan.sizes is None or plan.sizes.gated
         if not is_left_out:
             key = bridge_names.get(name, name).replace("-", "_")
-            overrides[f"{SECTIONS.get(name, 'model')}.{key}"] = (
-                value.strip("'") or "true"
-            )
+            text_of_value = value.strip("'") or "true"
+            if name == "recompute-modules":
+                text_of_value = f"[{','.join(value.split())}]"
+            overrides[f"{SECTIONS.get(name, 'model')}.{key}"] = text_of_value
+    if overrides["model.recompute_granularity"] == SELECTIVE:
+        overrides.setdefault("model.recompute_modules", "[core_attn]")
     if overrides.pop("rerun_state_machine.no_check_for_nan_in_loss_and_grad", ""):
         overrides |= {
             "rerun_state_machine.check_for_nan_in_loss": "false",

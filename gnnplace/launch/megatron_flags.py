@@ -154,7 +154,6 @@ FREE_OF_CHARGE = (
 USUAL_VALUES: Mapping[str, tuple[str, ...]] = {
     "transformer-impl": ("transformer_engine",),
     "attention-backend": ("auto", "flash", "fused"),
-    "recompute-modules": ("core_attn", "[core_attn]", '["core_attn"]'),
     "exp-avg-dtype": ("fp32", "torch.float32", "float32"),
     "exp-avg-sq-dtype": ("fp32", "torch.float32", "float32"),
     "main-params-dtype": ("fp32", "torch.float32", "float32"),
@@ -164,7 +163,6 @@ USUAL_VALUES: Mapping[str, tuple[str, ...]] = {
 }
 UNUSUAL: Mapping[str, str] = {
     "attention-backend": "{value} attention; priced with the framework's usual kernels",
-    "recompute-modules": "parts {value} of every layer are recomputed; priced as attention alone",
 }
 """Effects of flags that have one only with a value other than their usual ones."""
 PREFIXES = re.compile(

@@ -33,8 +33,14 @@ from gnnplace.launch.launch_plan import (
 )
 from gnnplace.launch.megatron_flags import effects, is_listed
 from gnnplace.launch.offloading import OPTIMIZER
-from gnnplace.plans import DecoderSizes, ExpertLayers, LatentAttention
+from gnnplace.plans import (
+    RECOMPUTED_MODULES,
+    DecoderSizes,
+    ExpertLayers,
+    LatentAttention,
+)
 
+ATTENTION = "core_attn"  # The module that selective recomputation has by default
 Flags = dict[str, str]
 """Values of flags by name, without dashes in front; "true" of a switch."""
 NUMBERS = {
@@ -759,8 +765,10 @@ def _recompute(flags: Flags, source: str) -> str:
     else:
         lean = NONE
     granularity = flags.get("recompute-granularity", lean)
-    if granularity in (NONE, SELECTIVE):
-        return granularity
+    if granularity == SELECTIVE:
+        return _recomputed_modules(flags)
+    if granularity == NONE:
+        return NONE
     if granularity != FULL:
         raise fault(
             source, "recompute-granularity", f"{granularity[:40]}: full or selective"
@@ -776,6 +784,15 @@ def _recompute(flags: Flags, source: str) -> str:
     return f"{method}:{count}"
 
 
+def _recomputed_modules(flags: Flags) -> str:
+    """Return the word for modules that are recomputed one by one; attention alone by default."""
+    names = re.findall(r"\w+", flags.get("recompute-modules", ATTENTION))
+    known = [name for name in RECOMPUTED_MODULES if name in names]
+    if known == [ATTENTION]:
+        return SELECTIVE
+    return f"modules:{'+'.join(known)}" if known else NONE
+
+
 def _graphs(flags: Flags) -> tuple[str | None, str]:
     """Return which launches CUDA graphs capture, and the modules if these are some parts of layers.
 
@@ -784,8 +801,12 @@ def _graphs(flags: Flags) -> tuple[str | None, str]:
     impl = flags.get("cuda-graph-impl", "none")
     for name in ("enable-cuda-graph", "external-cuda-graph"):
         impl = name if is_on(flags, name) else impl
-    reason = " ".join(flags.get(name, "") for name in SEVERAL)
-    parts = set(re.findall(r"\b(attn|mlp|moe|moe_\w+|mamba|full_iteration)\b", reason))
+    captured = " ".join(
+        flags.get(name, "") for name in SEVERAL if name.startswith("cuda-graph")
+    )
+    parts = set(
+        re.findall(r"\b(attn|mlp|moe|moe_\w+|mamba|full_iteration)\b", captured)
+    )
     if impl == "none":
         return None, ""
     if "full_iteration" in (impl, *parts):
@@ -805,6 +826,10 @@ def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
             yield "experts that are not gated, or not of all last layers: no sizes; give --model"
     if parts := _graphs(flags)[1]:
         yield f"CUDA graphs of {parts} alone: priced without"
+    modules = re.findall(r"\w+", flags.get("recompute-modules", ""))
+    unknown = [name for name in modules if name not in RECOMPUTED_MODULES]
+    if unknown and flags.get("recompute-granularity") == SELECTIVE:
+        yield f"recompute-modules {', '.join(unknown)}: not known; priced without"
     if (
         "vocab-size" not in flags
         and "padded-vocab-size" not in flags

@@ -284,6 +284,28 @@ class LauncherSearch:
             bounded=specs.num_bounded,
         )
 
+    def price_given(self, launcher: str, spec: PlanSpec) -> LaunchAnswer:
+        """Price a plan in words as the framework that a launcher starts trains it.
+
+        Args:
+            launcher: The launcher's name, or `OWN`.
+            spec: The plan.
+
+        Raises:
+            InputError: If there is no such launcher.
+            InfeasibleError: If the launcher cannot say the model's sizes.
+        """
+        if launcher != OWN:
+            self._check_model(launcher)
+        setting = self._setting(launcher, self._frameworks(launcher)[0])
+        priced = FoundSpec(spec, price(setting, spec))
+        return LaunchAnswer(
+            plan=self._launch_plan(setting, spec),
+            answer=priced.answer,
+            setting=setting,
+            best=(priced,),
+        )
+
     def priced_again(self, launcher: str, answer: LaunchAnswer) -> LaunchAnswer:
         """Return the plan that another search found, priced with the memory of this one.
 
@@ -522,6 +544,10 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
     overlap = HIDDEN_EXCHANGES[spec.overlap or "none"]
     if spec.tp_overlap and spec.tp > 1:
         overlap += ("tp",)
+    # A launcher counts all groups of experts, a plan those beside shards.
+    ep = spec.ep
+    if spec.etp is not None:
+        ep *= spec.tp // spec.etp
     layers = None
     if spec.pp > 1:
         layers = layers_of(sizes, spec.num_stages, spec.layers or framework.traits.cut)
@@ -530,7 +556,8 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         tp=spec.tp,
         pp=spec.pp,
         cp=spec.cp,
-        ep=spec.ep,
+        ep=ep,
+        etp=spec.etp,
         chunks=spec.num_stages // spec.pp,
         microbatch_size=spec.microbatch_size,
         batch=spec.batch,

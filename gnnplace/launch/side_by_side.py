@@ -76,27 +76,7 @@ def launcher_plans(
         InputError: If there is no such launcher or framework, or it cannot train the model.
         InfeasibleError: If no launcher can be told a plan that fits.
     """
-    job = named.job
-    sizes = named.sizes
-    assert sizes is not None
-    search = LauncherSearch(
-        replace(sizes, batch=job.batch or sizes.batch),
-        cluster,
-        precision=precision,
-        optimizer=job.optimizer,
-        framework=options.framework,
-        environment=options.environment,
-        memory_limit=memory_limit_of(cluster),
-        fewest=options.goal == FEWEST,
-        rate=options.rate,
-        modes=options.modes or PlanSpec(),
-        offloads=options.goal == TIME
-        and options.rate is None
-        and options.trades is None,
-        budget=options.budget,
-        details=layer_details(named.row.name),
-        progress=progress,
-    )
+    search = _search_of(named, cluster, options, precision, progress)
     # What a launcher cannot train is a reason beside the others' plans.
     plans: dict[str, list[Plan]] = {}
     entries: dict[str, AlternativeEntry] = {}
@@ -138,6 +118,72 @@ def launcher_plans(
     if options.launcher is not None and options.goal != LEANEST:
         notices += _slower_than_free(search, options.launcher, best.step_time)
     return [replace(best, file=file, notices=notices), *slower]
+
+
+def price_words(
+    named: NamedModel,
+    cluster: Cluster,
+    spec: PlanSpec,
+    options: SearchOptions,
+    precision: str | None,
+) -> Plan:
+    """Price a plan in words for a launcher, and return it as a plan that converts to it.
+
+    Args:
+        named: The model, whose sizes are known.
+        cluster: The devices.
+        spec: The plan.
+        options: The launcher, and an environment.
+        precision: The precision in Lightning's words; None: the framework's usual one.
+
+    Raises:
+        InputError: If there is no such launcher, or its framework cannot train the plan.
+        InfeasibleError: If the launcher cannot say the model's sizes.
+    """
+    assert options.launcher is not None
+    search = _search_of(named, cluster, options, precision)
+    answer = search.price_given(options.launcher, spec)
+    setting = answer.setting
+    chain = chain_on(named.row, setting)
+    plan = plan_of(chain, cluster, priced_spec(setting, spec))
+    words = {
+        "words": str(spec),
+        "launcher": options.launcher,
+        "environment": options.environment,
+        "gradients": spec.gradients or setting.framework.traits.gradients,
+    }
+    return replace(plan, file=plan.file.model_copy(update=words))
+
+
+def _search_of(
+    named: NamedModel,
+    cluster: Cluster,
+    options: SearchOptions,
+    precision: str | None,
+    progress: Progress | None = None,
+) -> LauncherSearch:
+    """Return the searches of launchers' plans for a model. Arguments as of `launcher_plans`."""
+    job = named.job
+    sizes = named.sizes
+    assert sizes is not None
+    return LauncherSearch(
+        replace(sizes, batch=job.batch or sizes.batch),
+        cluster,
+        precision=precision,
+        optimizer=job.optimizer,
+        framework=options.framework,
+        environment=options.environment,
+        memory_limit=memory_limit_of(cluster),
+        fewest=options.goal == FEWEST,
+        rate=options.rate,
+        modes=options.modes or PlanSpec(),
+        offloads=options.goal == TIME
+        and options.rate is None
+        and options.trades is None,
+        budget=options.budget,
+        details=layer_details(named.row.name),
+        progress=progress,
+    )
 
 
 def _find(

@@ -129,6 +129,10 @@ def nearest_plan(
         nearest = replace(plan, recompute=f"block:{max(plan.spec.recompute_counts)}")
         line = f"recompute={plan.recompute}: launchers have one number for all ranks"
         steps.append((f"{line}; {nearest.recompute} is written", nearest))
+    if plan.spec.recomputed_modules and not TRAITS[target.framework].recomputes_modules:
+        nearest = replace(plan, recompute="selective")
+        line = f"recompute={plan.recompute}: {target.framework} recomputes no single modules"
+        steps.append((f"{line}; {nearest.recompute} is written", nearest))
     return plan, [*steps, *target.nearest(nearest)]
 
 

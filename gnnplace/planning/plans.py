@@ -28,6 +28,7 @@ from gnnplace.launch import (
     launcher_plans,
     named_model,
     price_plan_in_words,
+    price_words,
     read_launch_file,
 )
 from gnnplace.plans import (
@@ -411,12 +412,14 @@ def _plans_in_words(
     options: SearchOptions,
     progress: Progress | None,
 ) -> list[Plan]:
-    """Search the fastest plans that launchers can run. There are none if nothing fits any of them.
+    """Search the fastest plans that launchers can run, or price given words for a launcher.
+
+    There are none if nothing fits any of them.
 
     Args:
         named: A model of the catalogue that is priced by its sizes; None: no plan is searched so.
         devices: The cluster.
-        question: What is planned; a given plan is not searched.
+        question: What is planned. A given plan is not searched.
         options: The options of the search.
         progress: Called with a line for each thing that is done.
 
@@ -425,6 +428,10 @@ def _plans_in_words(
         InfeasibleError: If the launcher or framework that is asked for can train no plan that fits,
             or none reaches the rate.
     """
+    given = question.given
+    precision = question.job.precision
+    if named is not None and isinstance(given, PlanSpec) and options.launcher:
+        return [price_words(named, devices, given, options, precision)]
     if named is None or question.given is not None:
         _check_only(
             launcher=options.launcher,

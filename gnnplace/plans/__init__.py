@@ -197,6 +197,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         without_launches,
     )
     from gnnplace.plans.spec import (
+        RECOMPUTED_MODULES,
         WORDS,
         Layers,
         PlanSpec,
@@ -241,6 +242,7 @@ __all__ = [
     "PASS_KINDS",
     "QUANTIZED_BITS",
     "READ_NAMES",
+    "RECOMPUTED_MODULES",
     "RECV_B",
     "RECV_F",
     "SEARCHED",

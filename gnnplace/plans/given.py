@@ -341,8 +341,15 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
         chain: The model.
         stage: The stage.
         word: Value of the word `recompute` of a plan, for this stage's rank.
+
+    Raises:
+        InputError: If single modules are to be recomputed.
     """
     kind, _, count = word.partition(":")
+    if kind == "modules":
+        raise InputError(
+            f"recompute={word}: a captured model is recomputed by layers, or its attention alone"
+        )
     run: Sequence[int] = range(stage.first, stage.last)
     if kind == "block":
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)

@@ -73,6 +73,17 @@ SWITCH = Word(
     read=lambda text: text == "on",
     write=lambda value: "on" if value else "off",
 )
+RECOMPUTED_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+)
+"""Modules of a layer that Megatron-Core can recompute one by one, by its `recompute_modules`."""
+_MODULE = "|".join(RECOMPUTED_MODULES)
 WORDS: Mapping[str, Word] = {
     "dp": COUNT,
     "tp": COUNT,
@@ -95,9 +106,11 @@ WORDS: Mapping[str, Word] = {
     "gradients": _one_of("fp32", "same"),
     "recompute": Word(
         r"none|selective|full|uniform:[1-9]\d{0,3}"
-        r"|block:([1-9]\d{0,3}|\d{1,4}(\+\d{1,4})+)",
+        r"|block:([1-9]\d{0,3}|\d{1,4}(\+\d{1,4})+)"
+        rf"|modules:({_MODULE})(\+({_MODULE}))*",
         "one of none, selective (attention alone), full, block:K (a stage's first K layers; "
-        "K+K+K, one number for each rank), uniform:K (all, in groups of K)",
+        "K+K+K, one number for each rank), uniform:K (all, in groups of K), modules:NAME+NAME "
+        f"(of {', '.join(RECOMPUTED_MODULES)})",
     ),
     "schedule": Word(
         r"1f1b|gpipe|zero-bubble|v|zbv|interleaved(:[1-9]\d{0,2})?",
@@ -152,8 +165,8 @@ class PlanSpec:
         zero: ZeRO stage, 0 to 3.
         zero_group: Replicas that ZeRO shards over; None: all, those of `cp` too.
         gradients: Type in which gradients are summed; None: the framework's.
-        recompute: "none", "selective", "full", "uniform:K", "block:K", or "block:K+K+K" with a
-            number for each rank.
+        recompute: "none", "selective", "full", "uniform:K", "block:K", "block:K+K+K" with a
+            number for each rank, or "modules:NAME+NAME" with modules of every layer.
         schedule: "1f1b", "gpipe", "zero-bubble", "v", "zbv" or "interleaved:CHUNKS".
         overlap: Collectives of replicas that are hidden; None: those that the framework hides.
         tp_overlap: Whether collectives of shards run under the products beside them (Megatron's
@@ -278,13 +291,24 @@ class PlanSpec:
     @property
     def recompute_counts(self) -> tuple[int, ...]:
         """Return the numbers of "block:K+K+K", of "block:K" and "uniform:K" one; else none."""
-        text = self.recompute.partition(":")[2]
-        return tuple(int(count) for count in text.split("+")) if text else ()
+        kind, _, text = self.recompute.partition(":")
+        if kind not in ("block", "uniform"):
+            return ()
+        return tuple(int(count) for count in text.split("+"))
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """Return the names of "modules:NAME+NAME", in the order of `RECOMPUTED_MODULES`."""
+        kind, _, text = self.recompute.partition(":")
+        if kind != "modules":
+            return ()
+        names = text.split("+")
+        return tuple(name for name in RECOMPUTED_MODULES if name in names)
 
     @property
     def recomputes_by_rank(self) -> bool:
         """Return whether every rank has its own number of layers to recompute."""
-        return "+" in self.recompute
+        return len(self.recompute_counts) > 1
 
     def recompute_on(self, rank: int) -> str:
         """Return what a pipeline rank recomputes, as the word for all ranks says it."""

@@ -130,6 +130,8 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
     framework = running_framework(setting.framework, words)
     if spec.sample_length is not None:
         setting = _with_samples(setting, spec.sample_length)
+    if spec.recomputed_modules:
+        setting = _with_modules(setting, spec.recomputed_modules)
     return _pricer(setting, framework, spec.dp * spec.microbatch_size)
 
 
@@ -138,6 +140,12 @@ def _with_samples(setting: PricingSetting, length: int) -> PricingSetting:
     """Return the setting with examples that pack samples of so many tokens."""
     decoder = replace(setting.decoder, sample_length=length)
     return replace(setting, decoder=decoder)
+
+
+@lru_cache(maxsize=64)
+def _with_modules(setting: PricingSetting, modules: tuple[str, ...]) -> PricingSetting:
+    """Return the setting with modules that are recomputed one by one."""
+    return replace(setting, recomputed_modules=modules)
 
 
 @lru_cache(maxsize=1024)
@@ -234,9 +242,13 @@ def stage_of_sizes(
         layers = range(0)
     elif kind == "block":
         layers = layers[: spec.recompute_layers(rank)]
-    together = {"none": 0, "selective": 0, "uniform": spec.recompute_layers(rank)}.get(
-        kind, 1
-    )
+    is_partial = kind in ("selective", "modules")
+    if kind == "none" or is_partial:
+        together = 0
+    elif kind == "uniform":
+        together = spec.recompute_layers(rank)
+    else:
+        together = 1
     return Stage(
         first=first,
         last=last,
@@ -246,7 +258,7 @@ def stage_of_sizes(
         zero=spec.zero,
         recompute=frozenset(layers),
         together=together,
-        attention=kind == "selective",
+        attention=is_partial,
         choice=SplitChoice(
             style=WEIGHTS,
             border="tokens" if spec.splits_tokens else "whole",
@@ -397,6 +409,7 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
             f"recompute={spec.recompute}: {framework.name} recomputes as many layers of every rank"
         )
     check_recomputed_ranks(spec)
+    _check_modules(setting, spec)
     kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
     if spec.compile and not framework.traits.compiles:
         raise InputError(
@@ -423,6 +436,37 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
     if kind == "iteration" and spec.pp > 1 and framework.name != "megatron-lm":
         raise InputError(
             f"cuda_graphs=iteration: {framework.name} captures no stages; take pp=1"
+        )
+
+
+def _check_modules(setting: PricingSetting, spec: PlanSpec) -> None:
+    """Check that a framework can recompute the modules that a plan names, and a layer has them.
+
+    Raises:
+        InputError: If it cannot, or no layer has such a module.
+    """
+    modules = spec.recomputed_modules
+    sizes, framework = setting.decoder, setting.framework
+    if modules and not framework.traits.recomputes_modules:
+        raise InputError(
+            f"recompute={spec.recompute}: {framework.name} recomputes no single modules; take "
+            "none, selective, full, block:K or uniform:K"
+        )
+    missing = {
+        "mla_up_proj": sizes.latent is None,
+        "moe": sizes.experts is None,
+        "moe_act": sizes.experts is None,
+        "shared_experts": sizes.experts is None or not sizes.experts.shared,
+    }
+    for module in modules:
+        if missing.get(module, False):
+            raise InputError(
+                f"recompute={spec.recompute}: the model's layers have no {module}"
+            )
+    if "moe" in modules and {"moe_act", "shared_experts"}.intersection(modules):
+        raise InputError(
+            f"recompute={spec.recompute}: moe has all of its parts recomputed; leave out moe_act "
+            "and shared_experts"
         )
 
 

@@ -12,7 +12,8 @@ from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.megatron import layout_of, nearest_megatron, write_megatron
 from gnnplace.launch.megatron_plan import layers_of_layout
 from gnnplace.launch.megatron_script import read_megatron
-from gnnplace.launch.writing import write_launch_plan
+from gnnplace.launch.registry import launcher_of
+from gnnplace.launch.writing import nearest_plan, write_launch_plan
 from gnnplace.plans.decoders.decoder import DecoderSizes
 
 SIZES = DecoderSizes(12, 512, 8, 8, 2048, 1024, 50257, gated=False, tied=False)
@@ -435,3 +436,55 @@ def test_rotary_positions_of_layers_without_a_gate_are_read():
     learned = read_megatron(flags, "file").sizes
     rotary = read_megatron(f"{flags} --position-embedding-type rope", "file").sizes
     assert learned.parameters - rotary.parameters == 32 * 64
+
+
+def test_single_modules_are_recomputed_as_the_flags_say():
+    text = """
+MODEL_ARGS:
+  --num-layers: 12
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --seq-length: 1024
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --bf16: true
+  --recompute-granularity: selective
+  --cuda-graph-impl: transformer_engine
+  --cuda-graph-scope: attn mlp
+"""
+    plan = read_megatron(text, "model_config.yaml")
+    assert plan.recompute == "selective"
+    plan = read_megatron(f"{text}  --recompute-modules: mlp layernorm core_attn\n", "")
+    assert plan.recompute == "modules:core_attn+layernorm+mlp"
+    # What is recomputed is not what is captured.
+    assert plan.cuda_graphs == "layers"
+    assert plan.notes == read_megatron(text, "").notes
+    unknown = read_megatron(f"{text}  --recompute-modules: mlp new_part\n", "")
+    assert unknown.recompute == "modules:mlp"
+    assert any(
+        "recompute-modules new_part: not known" in line for line in unknown.notes
+    )
+
+
+def test_single_modules_are_written_and_read_again():
+    plan = LaunchPlan(
+        dp=2,
+        tp=2,
+        microbatch_size=1,
+        batch=8,
+        zero=1,
+        recompute="modules:layernorm+mlp",
+        precision="bf16-master",
+        gradients="fp32",
+        sp=True,
+        sizes=SIZES,
+    )
+    for name, keys in (
+        ("megatron-lm", "--recompute-modules layernorm mlp"),
+        ("megatron-bridge", "model.recompute_modules=[layernorm,mlp]"),
+    ):
+        text, losses = write_launch_plan(plan, name, [])
+        assert keys in text
+        assert not losses
+    _, steps = nearest_plan(plan, launcher_of("torchtitan"))
+    assert "recomputes no single modules; selective is written" in steps[0][0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gnnplace
+from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError, MismatchError
 from gnnplace.launch.registry import LAUNCHERS
 from gnnplace.plans.plan import OWN, Plan
@@ -169,3 +170,35 @@ def test_what_keeps_a_launcher_from_every_plan_is_said():
         gnnplace.plan(
             "llama-3.2-1b", "8xH100", launcher="megatron-lm", precision="bf16-mixed"
         )
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (MODEL, "dp=4,microbatch_size=1,zero=1"),
+        (
+            "mistralai/Mixtral-8x7B-v0.1",
+            "dp=4,tp=2,ep=4,etp=1,microbatch_size=1,zero=1",
+        ),
+        (MODEL, "dp=4,microbatch_size=1,recompute=modules:layernorm+mlp"),
+    ],
+)
+def test_words_that_are_given_for_a_launcher_have_its_price(
+    model, words, tmp_path, capsys
+):
+    """The plan, the table of its framework, and the launcher's file answer alike."""
+    cluster = "8xH100" if "tp=2" in words else CLUSTER
+    words = f"{words},batch={BATCH}"
+    for launcher in ("megatron-lm", "megatron-bridge"):
+        plan = gnnplace.plan(model, cluster, given=words, launcher=launcher)[0]
+        assert plan.file.launcher == launcher
+        assert plan.file.framework == "megatron-lm"
+        path = tmp_path / f"{launcher}.txt"
+        path.write_text(gnnplace.export_plan(plan, launcher).text)
+        read = gnnplace.read_launch_file(str(path), launcher)
+        answer = gnnplace.price_launch_plan(read, launcher, cluster, model=model)
+        assert answer.answer.step_time == pytest.approx(plan.step_time, rel=1e-9)
+    command = ["plan", model, "--cluster", cluster, "--framework", "megatron-lm"]
+    assert run([*command, "--given", words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["step_time"] == pytest.approx(plan.step_time, rel=1e-9)

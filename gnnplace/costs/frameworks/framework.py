@@ -77,6 +77,7 @@ class Traits:
         overlaps_shards: Whether exchanges of shards may run under the products beside them.
         offloads: Values of the word `offload` that it has, without their numbers.
         recomputes_by_rank: Whether every pipeline rank may recompute another number of layers.
+        recomputes_modules: Whether single modules of every layer may be recomputed.
     """
 
     cut: str
@@ -95,6 +96,7 @@ class Traits:
     offloads: tuple[str, ...] = ()
     gathers_once: bool = False
     recomputes_by_rank: bool = False
+    recomputes_modules: bool = False
 
     def attention_on(self, kind: str) -> str:
         """Return the attention on a kind of GPU."""
@@ -140,6 +142,7 @@ TRAITS: Mapping[str, Traits] = {
         offloads=("optimizer", "activations"),
         kernels={"h100": "cudnn", "h200": "cudnn", "gh200": "cudnn"},
         overlaps_shards=True,
+        recomputes_modules=True,
     ),
     "megatron-deepspeed": Traits(
         cut="even",

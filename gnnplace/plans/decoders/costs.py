@@ -39,6 +39,9 @@ from gnnplace.plans.segments.chain import (
 )
 
 EXCHANGES = 10  # exchanges of a layer over shards, both ways, that the host starts
+PLAIN_KEPT = (
+    4.0  # bytes a value inside of a feed-forward without gate: before and after GELU
+)
 ERROR = 0.05  # expected relative error of a segment's seconds
 EMBEDDING, DENSE_LAYER, EXPERT_LAYER, HEAD = range(4)  # kinds of segments
 
@@ -223,6 +226,9 @@ def _layer_costs(
     if sizes.adapters is not None:  # frozen matrices have no gradients
         weights = adapter_passes(setting, tokens, tp, has_experts=has_experts).weights
     layer_kept = kept_bytes(setting, tokens, tp, split, has_experts)
+    freed = layer_kept.everything - layer_kept.selective
+    if setting.recomputed_modules:
+        freed = tokens * _freed_by_modules(setting, tp, split, has_experts)
     experts = 0.0
     matrices = float(sizes.layer_matrices)
     if has_experts:
@@ -252,7 +258,7 @@ def _layer_costs(
         "recomputed": passes.recomputed,
         "attention": passes.selective,
         "saved": layer_kept.everything,
-        "scores": layer_kept.everything - layer_kept.selective,
+        "scores": freed,
         "entering": layer_kept.entering,
         "update": update,
     }
@@ -445,6 +451,48 @@ def kept_bytes(
         tokens * (lean_stream + lean_inside + experts + adapters),
         entering,
     )
+
+
+def _freed_by_modules(
+    setting: PricingSetting, tp: int, split: bool, has_experts: bool
+) -> float:
+    """Return the bytes a token that a layer need not keep, because modules are recomputed.
+
+    A module keeps its input. Norms, the up projections of latent attention and the experts'
+    activation function keep no output either: the product that reads it gets it anew
+    (Megatron-Core's `CheckpointWithoutOutput`).
+
+    Args:
+        setting: The sizes, the framework, and the modules.
+        tp: Shards of every matrix.
+        split: Whether tokens are split over the shards between products.
+        has_experts: Whether the layer has experts.
+    """
+    sizes = setting.decoder
+    constants = setting.framework.constants
+    parts = tp if split else 1
+    if sizes.gated:
+        of_inside = constants["gated_kept"]
+    else:
+        of_inside = PLAIN_KEPT
+    freed = {"layernorm": 2 * HALF_BYTES * sizes.hidden / parts}
+    if setting.framework.kernels.attention == PRODUCTS:
+        freed["core_attn"] = 5.0 * sizes.heads * sizes.length / tp
+    if sizes.latent is not None:
+        projected = 2 * sizes.queries + sizes.values
+        freed["mla_up_proj"] = HALF_BYTES * projected / tp
+    if not has_experts or sizes.experts is None:
+        freed["mlp"] = of_inside * sizes.feed_forward / tp
+    else:
+        mixture = sizes.experts
+        rows = mixture.active / tp
+        shared = of_inside * mixture.shared / tp
+        of_row = constants["chosen_inside"] * mixture.width
+        of_row += constants["chosen_kept"] * sizes.hidden
+        freed["shared_experts"] = shared
+        freed["moe_act"] = HALF_BYTES * rows * mixture.width
+        freed["moe"] = rows * of_row + shared
+    return sum(freed.get(module, 0.0) for module in setting.recomputed_modules)
 
 
 def _kept_of_adapters(sizes: DecoderSizes, *, has_experts: bool) -> float:

@@ -38,6 +38,7 @@ from gnnplace.plans.decoders.adapters import HALF_BYTES
 from gnnplace.plans.decoders.setting import PricingSetting
 
 ADDED = 6.0  # bytes of a value that something is added to: two read, one written
+NORMS = 8.0  # bytes of a value that both norms of a layer read and write
 ADAPTER_LAUNCHES = (3, 6)  # kernels of an adapter forward and backward, sums among them
 GELU = (
     4.0,
@@ -116,24 +117,113 @@ def layer_passes(
         expert_passes = _chosen(setting, tokens, shards, groups, expert_shards)
     else:
         expert_passes = PassSeconds(0.0, 0.0)
-    # A checkpoint that stops early leaves out what follows the last tensor that is kept: the sum
-    # with the residual and the last product, or what brings the rows of experts back.
-    if groups:
-        last = expert_passes.forward - expert_passes.recomputed
-    else:
-        last = forward[-1]
-    early = constants["early_stop"] * (last + kernels.stream(ADDED * tokens * d.hidden))
-    selective = attend
-    if constants[
-        "selective_products"
-    ]:  # every other product: the output's, and half of what widens
+    of_experts = expert_passes if groups else None
+    early = _skipped_seconds(setting, tokens, forward[-1], of_experts)
+    if setting.recomputed_modules:
+        selective = _seconds_of_modules(
+            setting, tokens, shards, split, forward, attend, of_experts
+        )
+    elif constants["selective_products"]:
+        # Every other product: the output's, and half of what widens.
         selective = front - attend - sum(forward) + forward[1] + sum(forward[2:3]) / 2
+    else:
+        selective = attend
     front += sends[0] + around[0] + expert_passes.forward
     return PassSeconds(
         front,
         back + sends[1] + around[1] + expert_passes.backward,
         front - early,
         selective,
+    )
+
+
+def _skipped_seconds(
+    setting: PricingSetting,
+    tokens: int,
+    last_product: float,
+    expert_passes: PassSeconds | None,
+) -> float:
+    """Return the seconds that a checkpoint which stops early does not compute again.
+
+    It leaves out what follows the last tensor that is kept: the sum with the residual, and the last
+    product or what brings the rows of experts back.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        last_product: Seconds of the layer's last product.
+        expert_passes: Seconds of the experts' passes, or None for a layer without experts.
+    """
+    last = last_product
+    if expert_passes is not None:
+        last = expert_passes.forward - expert_passes.recomputed
+    summing = setting.framework.kernels.stream(ADDED * tokens * setting.decoder.hidden)
+    return setting.framework.constants["early_stop"] * (last + summing)
+
+
+def _seconds_of_modules(
+    setting: PricingSetting,
+    tokens: int,
+    shards: int,
+    split: bool,
+    products: Sequence[float],
+    attend: float,
+    expert_passes: PassSeconds | None,
+) -> float:
+    """Return the seconds of the modules of a layer that are recomputed one by one.
+
+    What each module computes again is that of Megatron-Core's `recompute_modules`: both norms, the
+    up projections of latent attention with their rotary positions, the feed-forward of a layer
+    without experts, all of the experts' layer with its dispatch, the experts' activation function,
+    or the experts that every token passes.
+
+    Args:
+        setting: The sizes, the devices, the framework, and the modules.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards of every matrix.
+        split: Whether tokens are split over the shards between products.
+        products: Seconds of the forward products, in the order of `layer_products`.
+        attend: Seconds of attention.
+        expert_passes: Seconds of the experts' passes, or None for a layer without experts.
+    """
+    d = setting.decoder
+    constants = setting.framework.constants
+    stream = d.hidden / shards if split else float(d.hidden)
+    experts = None if expert_passes is None else d.experts
+    inside = (d.feed_forward if experts is None else experts.shared) / shards
+    num_wide = 4 if inside else 2
+    feed_forward = sum(products[2:num_wide])
+    latent = list(products[num_wide:])
+    router = 0.0 if experts is None else latent.pop()
+    # Bytes of the elementwise kernels of each module, as `_bytes` has them for the whole layer.
+    if d.gated:
+        between = constants["inside_forward"] * inside
+        rotary = constants["gated_queries"] * d.queries / shards
+        rotary += constants["gated_keys"] * d.keys / shards
+    else:
+        between = GELU[0] * inside
+        rotary = 0.0
+    moved = dict.fromkeys(setting.recomputed_modules, 0.0)
+    seconds = dict.fromkeys(setting.recomputed_modules, 0.0)
+    seconds["core_attn"] = attend
+    moved["layernorm"] = NORMS * stream
+    seconds["mla_up_proj"] = sum(latent)
+    moved["mla_up_proj"] = rotary
+    if experts is None or expert_passes is None:
+        seconds["mlp"] = feed_forward
+        moved["mlp"] = between
+    else:
+        rows = experts.active / shards
+        of_rows = 12 * d.hidden + constants["chosen_forward"] * experts.width
+        seconds["shared_experts"] = feed_forward
+        moved["shared_experts"] = between
+        moved["moe_act"] = ADDED * rows * experts.width
+        seconds["moe"] = expert_passes.recomputed + router + feed_forward
+        moved["moe"] = between + rows * of_rows
+    kernels = setting.framework.kernels
+    return sum(
+        seconds.get(module, 0.0) + kernels.stream(tokens * moved.get(module, 0.0))
+        for module in setting.recomputed_modules
     )
 
 

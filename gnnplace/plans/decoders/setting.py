@@ -44,11 +44,14 @@ class PricingSetting:
         decoder: The sizes of the model.
         cluster: The devices.
         framework: The framework with its kernels, network and constants.
+        recomputed_modules: Modules that recomputation by modules computes again, as
+            `plans.spec.RECOMPUTED_MODULES` names them; empty: attention alone.
     """
 
     decoder: DecoderSizes
     cluster: Cluster
     framework: Framework
+    recomputed_modules: tuple[str, ...] = ()
 
     @cached_property
     def fabric(self) -> MeshFabric:
