@@ -8,7 +8,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 from gnnplace.costs import Framework
-from gnnplace.plans import WORDS, PlanAnswer, PlanSpec
+from gnnplace.plans import RECOMPUTED_MODULES, WORDS, PlanAnswer, PlanSpec
 
 RECOMPUTED = ("none", "selective", "full")
 OVERLAPS = ("reduce", "reduce+gather")
@@ -66,6 +66,7 @@ class WordChoices:
         regathers: Whether shards may gather their inputs again.
         cuts_evenly: Whether stages may be cut as evenly as can be.
         splits_freely: Whether layers may be split over shards in any way.
+        recomputed: Values of the word `recompute`.
     """
 
     zero_stages: tuple[int, ...] = ()
@@ -79,11 +80,15 @@ class WordChoices:
     regathers: bool = False
     cuts_evenly: bool = False
     splits_freely: bool = False
+    recomputed: tuple[str, ...] = RECOMPUTED
 
 
 def choices_of(framework: Framework) -> WordChoices:
     """Return the values that words may have under a framework that prices by sizes."""
     traits = framework.traits
+    modules: tuple[str, ...] = ()
+    if traits.recomputes_modules:
+        modules = tuple(f"modules:{name}" for name in RECOMPUTED_MODULES)
     return WordChoices(
         zero_stages=traits.zero_stages,
         schedules=("1f1b", "interleaved:2", "interleaved:4"),
@@ -91,6 +96,7 @@ def choices_of(framework: Framework) -> WordChoices:
         compiles=traits.compiles,
         overlaps=OVERLAPS,
         overlaps_shards=traits.overlaps_shards,
+        recomputed=RECOMPUTED + modules,
     )
 
 
@@ -130,7 +136,7 @@ def _word_values(
     values: dict[str, Sequence[Hashable]] = {
         "microbatch_size": [size for size in sizes if size],
         "zero": choices.zero_stages,
-        "recompute": RECOMPUTED,
+        "recompute": choices.recomputed,
         "sp": [not spec.splits_tokens] if choices.splits_tokens else [],
         "regather": [not spec.regather] if choices.regathers else [],
         "cuda_graphs": choices.cuda_graphs,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.explaining import choices_of, single_changes
-from gnnplace.launch import launcher_plans, setting_of_file
+from gnnplace.launch import launcher_plans, price_words, setting_of_file
 from gnnplace.plans import (
     MemoryParts,
     NamedModel,
@@ -133,6 +133,8 @@ def fit_plan(
             plan = launcher_plans(named, cluster, options, job.precision, progress)[0]
         except InfeasibleError:  # no launcher can be told a plan that fits
             plan = leanest_spec(_setting(named, cluster, job, options), options.modes)
+    if isinstance(plan, PlanSpec) and options.launcher:
+        plan = price_words(named, cluster, plan, options, job.precision)
     if isinstance(plan, PlanSpec):
         setting = _setting(named, cluster, job, options)
         spec = plan
