@@ -323,7 +323,7 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
     Raises:
         InputError: Interleaved where M is no multiple of P.
     """
-    if is_listed(schedule) or (schedule == ZBV and line.ranks == 1):
+    if is_apart(schedule) and (schedule != ZBV or line.ranks == 1):
         return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
     ranks = line.ranks
     count = line.microbatches

@@ -95,6 +95,7 @@ class StageSetting(NamedTuple):
         group: The replicas that add up the stage's gradients.
         framework: The framework, on the slowest of the stage's devices.
         parameters: The stage's parameters on one device.
+        key: What is equal for stages that differ in what they recompute alone.
     """
 
     stage: Stage
@@ -103,6 +104,7 @@ class StageSetting(NamedTuple):
     group: ReplicaGroup
     framework: Framework
     parameters: ReplicatedParameters
+    key: Hashable
 
     @property
     def run(self) -> slice:
@@ -113,6 +115,30 @@ class StageSetting(NamedTuple):
     def is_whole(self) -> bool:
         """Return whether the stage is the whole model."""
         return self.stage.first == 0 and self.stage.last == len(self.costs.forward)
+
+
+class BytesWhole(NamedTuple):
+    """The bytes of a stage on each of its devices, but for what recomputation changes.
+
+    Attributes:
+        terms: Bytes of parameters, gradients and optimizer state.
+        saved: Bytes that a micro-batch in flight keeps if nothing is recomputed.
+        inputs: Bytes of gathered inputs that it keeps besides.
+        working: Bytes at work beside what is computed again.
+        loss: Bytes at work while the loss is computed, if that is another instant.
+        gathered: Bytes of gathered parameters at work at either instant.
+        resident: Bytes of parameters that stay gathered.
+        updating: Bytes that the optimizer's step has beside the state.
+    """
+
+    terms: StateTerms
+    saved: float
+    inputs: float
+    working: tuple[float, float]
+    loss: float = 0.0
+    gathered: float = 0.0
+    resident: float = 0.0
+    updating: float = 0.0
 
 
 class StagePasses(NamedTuple):
@@ -138,6 +164,9 @@ class FrameworkPricer(Pricer):
     _units: dict[tuple[Hashable, ...], FloatArray] = field(default_factory=dict)
     _costs: dict[Hashable, StageCost | None] = field(default_factory=dict)
     _messages: dict[Hashable, float] = field(default_factory=dict)
+    _settings: dict[Hashable, StageSetting] = field(default_factory=dict)
+    _exchanges: dict[Hashable, FloatArray] = field(default_factory=dict)
+    _whole_bytes: dict[Hashable, BytesWhole] = field(default_factory=dict)
 
     @property
     def framework(self) -> Framework:
@@ -258,43 +287,46 @@ class FrameworkPricer(Pricer):
     def _bytes(self, setting: StageSetting) -> StageBytes:
         """Return the bytes of a stage, nothing of it on the host."""
         stage = setting.stage
+        if setting.key not in self._whole_bytes:
+            self._whole_bytes[setting.key] = self._bytes_whole(setting)
+        whole = self._whole_bytes[setting.key]
+        freed, recomputing = self._freed(stage, setting.costs)
+        if stage.attention:
+            recomputing = 0.0
+        at_work = recomputing + whole.working[0] + whole.working[1]
+        return StageBytes(
+            terms=whole.terms,
+            saved=whole.saved - freed + whole.inputs,
+            working=whole.gathered + max(whole.loss, at_work),
+            recomputing=recomputing,
+            resident=whole.resident,
+            updating=whole.updating,
+            is_sharded=self.zero_as_run(stage.zero, is_whole=setting.is_whole)
+            >= SHARDED,
+        )
+
+    def _bytes_whole(self, setting: StageSetting) -> BytesWhole:
+        """Return the bytes of a stage, but for what recomputation changes."""
         costs = setting.costs
         run = setting.run
         framework = setting.framework
         constants = framework.constants
-        freed, recomputing = self._freed(stage, costs)
-        if stage.attention:
-            recomputing = 0.0
-        resident = 0.0
-        updating = 0.0
-        zero = self.zero_as_run(stage.zero, is_whole=setting.is_whole)
+        zero = self.zero_as_run(setting.stage.zero, is_whole=setting.is_whole)
+        saved = float(costs.saved[run].sum())
+        inputs = self._gathered_inputs(setting)
         # Whole parameters have buckets and buffers beside them; sharded ones are gathered at work.
-        if zero < SHARDED:
-            terms, updating = framework.replicated_state(
-                zero, setting.parameters, setting.group
-            )
-            if setting.degrees.tp > 1:
-                gathered = constants["gather_buffers"] * self._stream(setting)
-                terms = terms.plus(StateTerms(buckets=gathered))
-            working = float(costs.working[run].max(initial=0.0)) + recomputing
-            parameter = framework.state_bytes.parameter
-            working += (
-                constants["gradient_passing"] * parameter * setting.parameters.count
-            )
-        else:
-            terms = framework.sharded_state(setting.parameters, setting.group)
-            resident, working = self._sharded_working(setting, recomputing)
-        return StageBytes(
-            terms=terms,
-            saved=float(costs.saved[run].sum())
-            - freed
-            + self._gathered_inputs(setting),
-            working=working,
-            recomputing=recomputing,
-            resident=resident,
-            updating=updating,
-            is_sharded=zero >= SHARDED,
+        if zero >= SHARDED:
+            return self._sharded_bytes(setting, saved, inputs)
+        terms, updating = framework.replicated_state(
+            zero, setting.parameters, setting.group
         )
+        if setting.degrees.tp > 1:
+            gathered = constants["gather_buffers"] * self._stream(setting)
+            terms = terms.plus(StateTerms(buckets=gathered))
+        parameter = framework.state_bytes.parameter
+        passing = constants["gradient_passing"] * parameter * setting.parameters.count
+        largest = float(costs.working[run].max(initial=0.0))
+        return BytesWhole(terms, saved, inputs, (largest, passing), updating=updating)
 
     def _beside_host(self, whole: StageBytes) -> StageBytes:
         """Return the bytes of a stage without those that lie in the host's memory.
@@ -402,6 +434,17 @@ class FrameworkPricer(Pricer):
 
     def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:
         """Return a stage with what its price depends on."""
+        mesh = stage.mesh
+        ends = stage.first, stage.last
+        key = *ends, mesh, stage.zero, stage.zero_group, stage.choice
+        if key not in self._settings:
+            self._settings[key] = self._new_setting(stage, sums, key)
+        return self._settings[key]._replace(stage=stage)
+
+    def _new_setting(
+        self, stage: Stage, sums: SegmentSums, key: Hashable
+    ) -> StageSetting:
+        """Return a stage with what its price depends on, its key as given."""
         costs = sums.costs
         mesh = stage.mesh
         run = slice(stage.first, stage.last)
@@ -422,7 +465,7 @@ class FrameworkPricer(Pricer):
             repeated = PARAMETER_BYTES * float(tied.sum() - tied.max(initial=0.0))
             parameters = replace(parameters, frozen=parameters.frozen - repeated)
         group = self._group(mesh, degrees, zero=stage.zero, shards=stage.zero_group)
-        return StageSetting(stage, costs, degrees, group, framework, parameters)
+        return StageSetting(stage, costs, degrees, group, framework, parameters, key)
 
     def _parameters(
         self, costs: SegmentCosts, run: slice, elements: float
@@ -550,7 +593,9 @@ class FrameworkPricer(Pricer):
 
         # An FSDP unit is a layer: what lies in one layer is gathered at once.
         order = self._unit_order(run)
-        gather, scatter = self._unit_exchanges(costs, setting.group, order, run)
+        gather, scatter = self._unit_exchanges(
+            costs, setting.group, order, run, setting.key
+        )
         if stage.zero == 3:
             late = scatter + gather
         else:
@@ -586,7 +631,12 @@ class FrameworkPricer(Pricer):
         )
 
     def _unit_exchanges(
-        self, costs: SegmentCosts, group: ReplicaGroup, order: IntArray, run: slice
+        self,
+        costs: SegmentCosts,
+        group: ReplicaGroup,
+        order: IntArray,
+        run: slice,
+        key: Hashable = None,
     ) -> FloatArray:
         """Return the seconds of every unit's gather and scatter. [2, units]
 
@@ -595,7 +645,10 @@ class FrameworkPricer(Pricer):
             group: The replicas that add up the gradients.
             order: The unit of every segment of the run.
             run: The segments.
+            key: What is equal for stages of equal exchanges; None: they are not kept.
         """
+        if key in self._exchanges:
+            return self._exchanges[key]
         columns = (
             costs.parameters - costs.experts,
             costs.experts,
@@ -613,7 +666,10 @@ class FrameworkPricer(Pricer):
                     dense, experts, group, (frozen[0], frozen[1])
                 )
             seconds[unit] = self._units[key]
-        return np.asarray(seconds[index.ravel()].T)
+        exchanges = np.asarray(seconds[index.ravel()].T)
+        if key is not None:
+            self._exchanges[key] = exchanges
+        return exchanges
 
     def _host(self, setting: StageSetting) -> float:
         """Return the seconds that the host takes to launch both passes of a micro-batch."""
@@ -664,14 +720,15 @@ class FrameworkPricer(Pricer):
         )
         return gathered * 4.0 * self._stream(setting) * setting.parameters.num_layers
 
-    def _sharded_working(
-        self, setting: StageSetting, recomputing: float
-    ) -> tuple[float, float]:
-        """Return the bytes that stay gathered, and those at work, of sharded parameters (FSDP).
+    def _sharded_bytes(
+        self, setting: StageSetting, saved: float, inputs: float
+    ) -> BytesWhole:
+        """Return the bytes of a stage whose parameters are sharded (FSDP).
 
         Args:
             setting: The stage.
-            recomputing: Bytes that are kept while a layer is computed again.
+            saved: Bytes that a micro-batch in flight keeps.
+            inputs: Bytes of gathered inputs that it keeps besides.
         """
         stage = setting.stage
         costs = setting.costs
@@ -699,12 +756,18 @@ class FrameworkPricer(Pricer):
             wide = 0.0
         gradients = 2.0 * root + (4.0 + wide) * largest
         gradients += float(costs.unpacked[run].max(initial=0.0))
-        late = (
-            recomputing
-            + LATE_VALUES * self._stream(setting) / setting.degrees.tp
-            + gradients
+        return BytesWhole(
+            terms=setting.framework.sharded_state(setting.parameters, setting.group),
+            saved=saved,
+            inputs=inputs,
+            working=(
+                LATE_VALUES * self._stream(setting) / setting.degrees.tp,
+                gradients,
+            ),
+            loss=float(costs.loss[run].max(initial=0.0)),
+            gathered=gathered,
+            resident=resident,
         )
-        return resident, gathered + max(float(costs.loss[run].max(initial=0.0)), late)
 
     # The search: numbers of single segments.
 

@@ -92,6 +92,10 @@ def joined_runs(
     return [run.tolist() for run in np.split(recomputed, starts[1:])]
 
 
+LAST_LAYER = np.iinfo(np.int64).max
+"""A number that no layer has."""
+
+
 def run_starts(layers: IntArray, recomputed: IntArray, together: int) -> IntArray:
     """Return the positions in `recomputed` at which runs begin; see `joined_runs`. [runs]
 
@@ -104,7 +108,7 @@ def run_starts(layers: IntArray, recomputed: IntArray, together: int) -> IntArra
         return np.arange(len(recomputed), dtype=np.int32)
     numbers = layers[recomputed]
     is_layer = numbers >= 0
-    first = numbers[is_layer].min(initial=np.iinfo(np.int64).max)
+    first = numbers[is_layer].min(initial=LAST_LAYER)
     groups = (numbers - first) // together
     joins = np.diff(recomputed) == 1
     joins &= is_layer[1:] & is_layer[:-1] & (groups[1:] == groups[:-1])
