@@ -47,6 +47,7 @@ SHELL_SUFFIXES = (
     ".batch",
 )
 SHELL_SIGN = r"\A#!.*\b(ba|z|k|da)?sh\b|(?m:^#(SBATCH|PBS|BSUB)\b)"
+SWIFT_ON_MEGATRON = r"(?m)^(?:[^#\n]{0,300}\s)?megatron (?:pt|sft|rlhf)\b"
 UNREAD = {  # launchers whose files are known, and not read
     "colossalai": r"(?m)^[ \t]*(import|from) colossalai|\bcolossalai run\b",
     "internevo": r"(?m)^[ \t]*parallel = dict\(|\bJOB_NAME = ",
@@ -56,6 +57,8 @@ UNREAD = {  # launchers whose files are known, and not read
     "torchtune": r"(?m)^[ \t]*_component_:\s*torchtune",
     "verl": r"(?m)^actor_rollout_ref\s*:",
     "llava": r"\bllava/train/train",
+    "ms-swift": r"(?m)^(?:[^#\n]{0,300}\s)?swift "
+    r"(?:pt|sft|rlhf|export|infer|deploy|eval|rollout|app)\b",
 }
 
 
@@ -74,6 +77,10 @@ def launcher_told_by(text: str, source: str) -> str:
         if re.search(TOML_SIGN, text):
             return "torchtitan"
     elif suffix in SHELL_SUFFIXES or re.search(SHELL_SIGN, text):
+        if re.search(UNREAD["ms-swift"], text) and not re.search(
+            SWIFT_ON_MEGATRON, text
+        ):
+            raise FormatError(f"{source}: is a file of ms-swift, which is not read")
         return _shell_launcher(text)
     else:
         for unread, pattern in UNREAD.items():
