@@ -22,7 +22,6 @@ DEFAULTS: Mapping[str, str] = {
     "micro-batch-size": "1",
     "global-batch-size": "16",
     "recompute-granularity": "selective",
-    "expert-tensor-parallel-size": "1",
     "moe-token-dispatcher-type": "alltoall",
 }
 HARMLESS = frozenset(
@@ -84,6 +83,8 @@ def add_defaults(flags: Flags, text: str) -> Flags:
         text: The script.
     """
     completed = {**DEFAULTS, **flags}
+    if "expert-model-parallel-size" in flags:
+        completed.setdefault("expert-tensor-parallel-size", "1")
     if "fp16" in flags:
         del completed["bf16"]
     for variable, flag in PROCESSES.items():
