@@ -7,6 +7,7 @@ line of the answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "linear_fc2": ("down",),
 }
 """Products of a layer by the names of modules."""
+PROJECTIONS = re.compile(r"(?:\(([^()]{1,200})\)|\b([a-z]{1,9}))_proj")
+LAYER_NUMBERS = re.compile(r"layers\\*\.\(?\d")
 UNREAD = "adapters (LoRA); priced as training of all parameters"
 
 
@@ -89,6 +92,8 @@ def read_adapters(
     if not modules:
         reading.refuse_price(keys.targets, f"the products are not known: {UNREAD}")
         return None
+    if any(LAYER_NUMBERS.search(str(module)) for module in modules):
+        reading.refuse_price(keys.targets, "some layers have adapters; priced as all")
     named, unread = products_of(modules)
     if not named:
         reading.refuse_price(keys.targets, f"{', '.join(unread)}: {UNREAD}")
@@ -106,11 +111,26 @@ def products_of(modules: Sequence[object]) -> tuple[set[str], list[str]]:
     named: set[str] = set()
     unread: list[str] = []
     for module in modules:
+        if "(" in str(module) or "\\" in str(module):  # a regular expression
+            matched = _products_of_pattern(str(module))
+            named |= matched
+            if not matched:
+                unread.append(str(module)[:40])
+            continue
         name = str(module).rpartition(".")[2]
         named.update(TARGETS if name in ALL else MODULES.get(name, ()))
         if name not in ALL and name not in MODULES:
             unread.append(str(module)[:40])
     return named, unread
+
+
+def _products_of_pattern(pattern: str) -> set[str]:
+    """Return the products that a regular expression of names has, such as `(q|k|v|o)_proj`."""
+    products: set[str] = set()
+    for match in PROJECTIONS.finditer(pattern):
+        names = (match[1] or match[2]).split("|")
+        products.update(name for name in names if name in TARGETS)
+    return products
 
 
 def lora_words(

@@ -1,7 +1,8 @@
-"""axolotl and LLaMA-Factory: YAML of fine-tuning by Hugging Face's Trainer.
+"""axolotl, LLaMA-Factory and TRL: YAML of fine-tuning by Hugging Face's Trainer.
 
-Read by axolotl 067b021c (`src/axolotl/utils/schemas`) and LLaMA-Factory ff6d4d12
-(`src/llamafactory/hparams`). Both name a model, a DeepSpeed JSON or FSDP, micro-batch and
+Read by axolotl 067b021c (`src/axolotl/utils/schemas`), LLaMA-Factory ff6d4d12
+(`src/llamafactory/hparams`) and TRL 0.9 (`ModelConfig` and `TrainingArguments`, as
+alignment-handbook has them). They name a model, a DeepSpeed JSON or FSDP, micro-batch and
 accumulation; the replicas are what the cluster leaves. LoRA and QLoRA are read; other adapters are
 not priced, and said.
 """
@@ -67,13 +68,42 @@ FACTORY_EFFECTS: Mapping[str, str] = {
     "use_badam": "BAdam's blocks; priced as adamw",
     "use_apollo": "APOLLO's update; priced as adamw",
     "packing": "examples are packed; priced at the full length",
+    "use_kt": "experts on the CPU (KTransformers); priced on the GPU",
     "use_unsloth": "Unsloth's kernels; priced with the usual ones",
     "enable_liger_kernel": "Liger's kernels; priced with the usual ones",
     "fp8": "matrix products in fp8; priced in the half type",
 }
+MEGATRON_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+"""Keys of LLaMA-Factory's runs on Megatron-Core."""
+NO_TRAINING = ("infer_backend", "export_dir")
+"""Keys of LLaMA-Factory's files that chat, or that merge adapters."""
+TRL_KEYS: Mapping[str, tuple[str, ...]] = {
+    "microbatch_size": ("per_device_train_batch_size",),
+    "accumulation": ("gradient_accumulation_steps",),
+    "recompute": ("gradient_checkpointing",),
+    "precision": ("bf16", "fp16"),
+    "optimizer": ("optim",),
+    "compile": ("torch_compile",),
+    "lora": ("use_peft",),
+}
+TRL_EFFECTS: Mapping[str, str] = {
+    "load_in_8bit": "weights in 8 bits; priced in the half type",
+    "use_dora": "DoRA's magnitudes; priced as LoRA",
+    "lora_modules_to_save": "modules that are trained beside adapters; priced as frozen",
+    "packing": "examples are packed; priced at the full length",
+    "use_liger_kernel": "Liger's kernels; priced with the usual ones",
+}
+PREFERENCES = ("beta", "loss_type", "max_prompt_length")
+"""Keys of trainers that compare two answers, or that weigh generated ones."""
 AXOLOTL_ADAPTERS = AdapterKeys(rank="lora_r", targets="lora_target_modules")
 FACTORY_ADAPTERS = AdapterKeys(
     rank="lora_rank", targets="lora_target", default_rank=8, default_targets=("all",)
+)
+TRL_ADAPTERS = AdapterKeys(
+    rank="lora_r",
+    targets="lora_target_modules",
+    default_rank=16,
+    default_targets=("q_proj", "v_proj"),
 )
 OPEN_KEYS = (
     "micro_batch_size",
@@ -158,6 +188,9 @@ def read_factory(
         FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
+    for key in NO_TRAINING:
+        if reading.keys.has(key) and not reading.is_on("do_train"):
+            raise reading.keys.fault(key, "runs no training")
     lora = _factory_adapters(reading)
     reading.refuse_switches(FACTORY_EFFECTS)
     _note_model(reading, "model_name_or_path")
@@ -176,6 +209,79 @@ def read_factory(
         optimizer=training_optimizer(reading, "optim") or "adamw",
         lora=lora,
         lines=reading.keys.word_lines(FACTORY_KEYS),
+    )
+    if any(reading.keys.has(key) for key in MEGATRON_DEGREES):
+        plan = _with_megatron(reading, plan)
+    return _finished(reading, plan, text)
+
+
+def _with_megatron(reading: YamlReading, plan: LaunchPlan) -> LaunchPlan:
+    """Return a plan with the keys of a run on Megatron-Core, which have its names."""
+    reading.notes.append("trained by Megatron-Core; priced with PyTorch's constants")
+    chunks = reading.degree("virtual_pipeline_model_parallel_size")
+    keeps = reading.text("recompute_granularity") != FULL
+    hidden = {
+        "overlap_grad_reduce": "gradients",
+        "overlap_param_gather": "parameters",
+    }
+    tp = reading.degree("tensor_model_parallel_size")
+    return replace(
+        plan,
+        tp=tp,
+        sp=tp == 1 or reading.is_on("sequence_parallel"),
+        pp=reading.degree("pipeline_model_parallel_size"),
+        cp=reading.degree("context_parallel_size"),
+        ep=reading.degree("expert_model_parallel_size"),
+        chunks=chunks,
+        schedule="interleaved" if chunks > 1 else "1f1b",
+        zero=1 if reading.is_on("use_distributed_optimizer") else 0,
+        overlap=tuple(word for key, word in hidden.items() if reading.is_on(key)),
+        recompute=NONE if keeps else FULL,
+        precision="bf16-master" if plan.precision == "bf16-mixed" else plan.precision,
+        gradients="fp32",
+    )
+
+
+def read_trl(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
+    """Return the plan of the arguments of a script that trains by TRL or the Trainer.
+
+    How replicas shard is said by the configuration of accelerate that starts the script.
+
+    Args:
+        text: The YAML.
+        source: The file's path, which errors begin with.
+        values: Values for its keys, by path.
+
+    Raises:
+        FormatError: If it is none, or contradicts itself.
+    """
+    reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
+    reading.refuse_switches(TRL_EFFECTS)
+    for key in PREFERENCES:
+        if reading.keys.has(key):
+            effect = "training on preferences; priced as training on tokens"
+            reading.refuse_price(key, effect)
+            break
+    _note_model(reading, "model_name_or_path")
+    reading.notes.append(
+        "how replicas shard: is said by accelerate's file; priced as DDP"
+    )
+    lora = None
+    if reading.is_on("use_peft"):
+        bits = QUANTIZED_BITS if reading.is_on("load_in_4bit") else HALF_BITS
+        lora = read_adapters(reading, TRL_ADAPTERS, bits=bits)
+    plan = LaunchPlan(
+        microbatch_size=reading.count("per_device_train_batch_size"),
+        accumulation=reading.count("gradient_accumulation_steps", 1) or 1,
+        recompute=FULL if reading.is_on("gradient_checkpointing") else NONE,
+        precision=_precision(reading, "bf16", "fp16"),
+        gradients="same",
+        optimizer=training_optimizer(reading, "optim") or "adamw",
+        compile=reading.is_on("torch_compile"),
+        lora=lora,
+        lines=reading.keys.word_lines(TRL_KEYS),
     )
     return _finished(reading, plan, text)
 

@@ -42,7 +42,6 @@ EFFECTS: Mapping[str, str] = {
     "peft_config": "adapters (LoRA); priced as training of all parameters",
     "model.attn_config.sliding_window_size": "attention in a window; priced over all tokens",
     "model.ffn_config.moe_num_experts": "experts in layers; the sizes are not read",
-    "algorithms": "algorithms that change the step; priced without",
     "model.attn_config.attn_uses_sequence_id": "attention within documents; priced over all tokens",
 }
 ADAPTERS = AdapterKeys(
@@ -50,6 +49,7 @@ ADAPTERS = AdapterKeys(
     targets="model.peft_config.target_modules",
     default_rank=8,
 )
+USUAL_ALGORITHMS = ("gradient_clipping",)
 OPEN_KEYS = ("global_train_batch_size", "device_train_microbatch_size", "precision")
 
 
@@ -73,6 +73,12 @@ def read_foundry(
             "device_train_microbatch_size: auto: is chosen when the run starts"
         )
     reading.refuse_switches(EFFECTS)
+    algorithms = reading.get("algorithms")
+    if isinstance(algorithms, dict):
+        for algorithm in algorithms:
+            if algorithm not in USUAL_ALGORITHMS:
+                effect = f"{algorithm}: changes the step; priced without"
+                reading.refuse_price("algorithms", effect)
     if reading.text("precision") == "amp_fp8":
         reading.refuse_price("precision", "matrix products in fp8; priced in bf16")
     name = reading.text("optimizer.name")

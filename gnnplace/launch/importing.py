@@ -139,9 +139,13 @@ def named_model(plan: LaunchPlan) -> str | None:
 def check_expert_groups(plan: LaunchPlan) -> None:
     """Check that groups of experts can be told as groups beside the shards of `tp`.
 
+    Files may say the shards of experts of a model that has none.
+
     Raises:
         InputError: If there are fewer groups than shards.
     """
+    if plan.sizes is not None and plan.sizes.experts is None:
+        return
     if plan.etp not in (None, plan.tp) and plan.ep * (plan.etp or 1) % plan.tp:
         raise InputError(
             f"{plan.source}: ep {plan.ep} of experts on {plan.etp} shards each, beside tp "

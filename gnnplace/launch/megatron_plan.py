@@ -201,6 +201,7 @@ SEVERAL = (
     "step-batch-size-schedule",
     "num-experts",
     "hierarchical-context-parallel-sizes",
+    "target-modules",
 )
 """Flags of more than one value."""
 LAYOUT = ("pipeline-model-parallel-layout",)

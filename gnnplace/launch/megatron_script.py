@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from gnnplace.errors import FormatError
+from gnnplace.launch import megatron_swift
 from gnnplace.launch.deepspeed_reading import read_deepspeed
 from gnnplace.launch.launch_plan import LaunchPlan, check_plan_words, with_header
 from gnnplace.launch.megatron_flags import EFFECTS, HARMLESS
@@ -129,6 +130,7 @@ class FlagSet:
         missing: Names that a flag's value depends on, by the flag.
         additions: Names of what may add flags and is not known.
         notes: Assumptions, each in one line.
+        swift_command: The command of ms-swift that the flags are of; empty if of none.
     """
 
     values: Flags = field(default_factory=dict)
@@ -136,6 +138,7 @@ class FlagSet:
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
     additions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    swift_command: str = ""
 
     def counted(self) -> dict[str, object]:
         """Return the flags that a plan or its price depends on, to tell two runs apart."""
@@ -171,9 +174,19 @@ def read_megatron(
             f"{source}: has no flag of Megatron-LM, such as --num-layers 32"
         )
     _check_missing(flags, source)
+    # ms-swift has flags of the same names, and other defaults.
+    if flags.swift_command:
+        flags.values = megatron_swift.add_defaults(flags.values, text)
     plan = _checked(_plan_of(flags, run, source), flags, run, source)
     unknown = [name for name in flags.values if not is_known(name)]
     notes = list(flags.notes)
+    if flags.swift_command:
+        plan = _with_adapters(plan, flags)
+        unknown = [name for name in unknown if name not in megatron_swift.HARMLESS]
+        if "model" in flags.values:
+            notes.append(
+                f"--model: {flags.values['model'][:80]}: give the model as MODEL"
+            )
     if unknown:
         listed = ", ".join(f"--{name}" for name in unknown)
         notes.append(f"flags that are not known, and not priced: {listed}")
@@ -189,6 +202,16 @@ def read_megatron(
         needs=tuple(dict.fromkeys([*needs, *processes])),
     )
     return check_plan_words(with_header(plan, text, source), source)
+
+
+def _with_adapters(plan: LaunchPlan, flags: FlagSet) -> LaunchPlan:
+    """Return a plan with ms-swift's adapters and what no price counts of its own flags."""
+    lora = megatron_swift.adapters(flags.values)
+    entries = [
+        entry for entry in plan.not_priced if lora is None or entry.key != "--lora-rank"
+    ]
+    entries += megatron_swift.effects(flags.swift_command, flags.values, flags.lines)
+    return replace(plan, lora=lora, not_priced=tuple(entries))
 
 
 def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
@@ -397,6 +420,13 @@ def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
     flags = FlagSet()
     words = list(command.words)
     letters = [plain(word) or "" for word in words]
+    if PurePosixPath(letters[0]).name == "megatron" and len(letters) > 1:
+        if letters[1] in megatron_swift.OTHER_COMMANDS:
+            raise FormatError(
+                f"{source}: line {command.line}: megatron {letters[1]} runs no training"
+            )
+        if letters[1] in megatron_swift.TRAINING:
+            flags.swift_command = letters[1]
     ends = [word[-1].text if word else "" for word in words]
     start = next((k for k, text in enumerate(ends) if text.endswith(".py")), None)
     if start is None and "-m" in letters:

@@ -132,6 +132,10 @@ OPEN_KEYS = (
 )
 
 
+OTHER_LAYERS = frozenset(["mamba", "rwkv", "gmlp", "amlp"])
+"""Kinds of layers that stand where attention does."""
+
+
 def _precision(reading: YamlReading) -> str | None:
     """Return the precision in Lightning's words, or None if a part of a configuration has none."""
     word = reading.text("precision")
@@ -152,20 +156,30 @@ def _optimizer(reading: YamlReading) -> str | None:
     )
 
 
+def _attention_kinds(reading: YamlReading) -> set[str]:
+    """Return the kinds of attention, or of layers in its place, that a file names."""
+    config = reading.get("attention_config")
+    kinds: set[str] = set()
+    for part in config if isinstance(config, list) else []:
+        if isinstance(part, list) and part and isinstance(part[0], list):
+            kinds.update(str(kind) for kind in part[0])
+    return kinds
+
+
 def _note_attention(reading: YamlReading) -> None:
     """Note attention by kernels other than FlashAttention."""
     config = reading.get("attention_config")
-    kinds = {
-        str(kind)
-        for part in (config if isinstance(config, list) else [])
-        if isinstance(part, list) and part and isinstance(part[0], list)
-        for kind in part[0]
-    }
+    kinds = _attention_kinds(reading)
     if config is not None:
         unlike = sorted(kinds - {"flash"})
     else:
         unlike = ["global"]
-    if unlike:
+    if kinds & OTHER_LAYERS:
+        listed = ", ".join(sorted(kinds & OTHER_LAYERS))
+        reading.refuse_price(
+            "attention_config", f"layers of {listed}; the sizes are not read"
+        )
+    elif unlike:
         effect = f"attention by {', '.join(unlike)}, unfused or sparse; priced as usual"
         reading.refuse_price("attention_config", effect)
 
@@ -177,7 +191,7 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
     if not layers or not hidden or not heads or not length:
         return None
     experts = reading.count("moe_num_experts", 1) or 1
-    if experts > 1:
+    if experts > 1 or _attention_kinds(reading) & OTHER_LAYERS:
         return None
     gated = reading.text("activation") in GATED
     width = reading.count("intermediate_size")

@@ -4,8 +4,8 @@
 sequences, calls of functions in the same file and in files around it. It knows literals,
 arithmetic, comparisons and a few methods of texts, lists and dictionaries. Everything else has a
 value that stands for itself: `Made` for an object that a call makes, `Symbol` for a name of
-another module, `Unknown` for what cannot be computed. Where a branch depends on an unknown value,
-neither side is followed, and what it would set is unknown.
+another module, `UnknownValue` for what cannot be computed. Where a branch depends on an unknown
+value, neither side is followed, and what it would set is unknown.
 
 Complexity: linear in the statements that are followed, at most `MOST_STATEMENTS`.
 """
@@ -97,7 +97,7 @@ TYPES: Mapping[str, type] = {
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownValue:
     """A value that cannot be computed.
 
     Attributes:
@@ -312,7 +312,7 @@ class RecipeReader:
         named = {parameter.arg for parameter in (*parameters, *keyword_only)}
         frame.names.update({k: v for k, v in keywords.items() if k in named})
         for name in named:
-            frame.names.setdefault(name, Unknown(name))
+            frame.names.setdefault(name, UnknownValue(name))
         if function.args.vararg is not None:
             frame.names[function.args.vararg.arg] = tuple(arguments[len(parameters) :])
         if function.args.kwarg is not None:
@@ -468,7 +468,7 @@ class RecipeReader:
             elif isinstance(node, ast.AnnAssign | ast.AugAssign):
                 targets.append(node.target)
         for target in targets:
-            self._assign(target, Unknown(ast.unparse(target)), frame)
+            self._assign(target, UnknownValue(ast.unparse(target)), frame)
         settings = tuple(
             target.attr for target in targets if isinstance(target, ast.Attribute)
         )
@@ -508,7 +508,7 @@ class RecipeReader:
             if isinstance(value, list | tuple):
                 values = list(value)
             if len(values) != len(target.elts):
-                values = [Unknown(ast.unparse(part)) for part in target.elts]
+                values = [UnknownValue(ast.unparse(part)) for part in target.elts]
             for part, value_of_part in zip(target.elts, values, strict=True):
                 self._assign(part, value_of_part, frame)
         elif isinstance(target, ast.Subscript):
@@ -526,7 +526,7 @@ class RecipeReader:
         value = self._value(node, frame)
         if isinstance(value, Made):
             return value
-        if value is None or isinstance(value, str | Unknown | Symbol):
+        if value is None or isinstance(value, str | UnknownValue | Symbol):
             # A text may be the name of a preset whose fields are set afterwards.
             preset = ""
             if value is not None:
@@ -563,7 +563,7 @@ class RecipeReader:
             ast.ListComp: self._comprehension,
             ast.GeneratorExp: self._comprehension,
         }
-        unknown = Unknown(ast.unparse(node)[:200])
+        unknown = UnknownValue(ast.unparse(node)[:200])
         evaluate = evaluators.get(type(node))
         if evaluate is None:
             return unknown
@@ -766,8 +766,8 @@ class RecipeReader:
         first_operand = self._value(node.left, frame)
         for comparison, part in zip(node.ops, node.comparators, strict=True):
             second_operand = self._value(part, frame)
-            has_object = isinstance(first_operand, Unknown | Made) or isinstance(
-                second_operand, Unknown | Made
+            has_object = isinstance(first_operand, UnknownValue | Made) or isinstance(
+                second_operand, UnknownValue | Made
             )
             if has_object and (_is_open(first_operand) or _is_open(second_operand)):
                 return NOT_KNOWN
@@ -962,7 +962,7 @@ def _is_open(value: object) -> bool:
     """Return whether a value may be true or false: that of a function that is not followed, too."""
     if isinstance(value, Made):
         return not _is_class(value.name)
-    return isinstance(value, Unknown | Symbol)
+    return isinstance(value, UnknownValue | Symbol)
 
 
 def _is_class(name: str) -> bool:
@@ -987,7 +987,7 @@ def _method(
         else:
             owner.append(values)
         return None
-    is_known = not any(isinstance(x, Unknown | Symbol | Made) for x in arguments)
+    is_known = not any(isinstance(x, UnknownValue | Symbol | Made) for x in arguments)
     if not is_known and name not in ("append", "get", "setdefault"):
         return NOT_KNOWN
     value: object = getattr(owner, name)(*arguments)
@@ -1012,7 +1012,7 @@ def _of_builtin(
         if attribute not in owner.fields:
             return NOT_KNOWN
         return name == "hasattr" or owner.fields[attribute]
-    if any(isinstance(x, Unknown | Symbol | Made) for x in arguments):
+    if any(isinstance(x, UnknownValue | Symbol | Made) for x in arguments):
         return NOT_KNOWN
     value: object = BUILTINS[name](*arguments)
     is_long = isinstance(value, range | list) and len(value) > MOST_ELEMENTS
@@ -1028,7 +1028,7 @@ def _is_instance(
     if isinstance(kind, tuple):
         kinds = kind
     names = [str(part).rpartition(".")[2] for part in kinds]
-    if isinstance(value, Unknown | Symbol):
+    if isinstance(value, UnknownValue | Symbol):
         return NOT_KNOWN
     if isinstance(value, Made):
         if value.name.rpartition(".")[2] in names:

@@ -171,6 +171,7 @@ READERS: Mapping[str, Reader] = {
     "lightning": Reader(lightning_cli.read_lightning, "pytorch"),
     "axolotl": Reader(finetuners.read_axolotl, "pytorch"),
     "llama-factory": Reader(finetuners.read_factory, "pytorch"),
+    "trl": Reader(finetuners.read_trl, "pytorch"),
 }
 """Every launcher whose files are read; those of `LAUNCHERS` are written, too."""
 OF_MEGATRON = ("megatron-lm", "megatron-bridge")

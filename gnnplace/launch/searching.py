@@ -124,8 +124,11 @@ def price_launch_plan(
     devices = resolve_cluster(cluster)
     plan = completed(plan, devices.num_devices, batch)
     check_known(plan)
+    decoder = _decoder(model, plan, devices.num_devices)
+    # A file that leaves the sizes to a checkpoint still says on how many shards experts are.
+    plan = replace(plan, sizes=plan.sizes or decoder)
     setting = setting_of(
-        _decoder(model, plan, devices.num_devices),
+        decoder,
         devices,
         framework_name=framework or framework_of(launcher, plan),
         environment_name=environment,

@@ -10,7 +10,8 @@ from gnnplace.errors import FormatError
 SIGNS = {  # what the files of one launcher have and those of others do not, in this order
     "torchtitan": r"(?m)^(from|import) torchtitan|Trainer\.Config",
     "megatron-bridge": r"(?m)^[ \t]{0,40}((cfg|config)\.)?(model|train|ddp)\.\w+[ \t]*=",
-    "nanotron": r"(?m)^parallelism:|^tokens:[ \t]*(\{|\n[ \t]+[a-z_]+:)",
+    "nanotron": r"(?m)^parallelism:|^tokens:[ \t]*(\{|\n(?:[ \t]+[^\n]{0,200}\n){0,9}[ \t]+"
+    r"(micro_batch_size|sequence_length|train_steps|batch_accumulation_per_replica):)",
     "nemo": r"(?m)^[ \t]+(tensor_model_parallel_size|megatron_amp_O2|encoder_seq_length)\s*:",
     "gpt-neox": r"(?m)^[ \t]*[\"']?(pipe[-_]parallel[-_]size|model[-_]parallel[-_]size|"
     r"checkpoint[-_]factor|no[-_]weight[-_]tying)[\"']?\s*:",
@@ -18,7 +19,8 @@ SIGNS = {  # what the files of one launcher have and those of others do not, in 
     r"device_train_grad_accum)\s*:|^[ \t]+name: (mpt_causal_lm|hf_causal_lm)",
     "lightning": r"(?m)^trainer\s*:",
     "axolotl": r"(?m)^(base_model|micro_batch_size)\s*:",
-    "llama-factory": r"(?m)^(model_name_or_path|finetuning_type|stage)\s*:",
+    "llama-factory": r"(?m)^(finetuning_type|stage|template|cutoff_len|lora_target)\s*:",
+    "trl": r"(?m)^(model_name_or_path|per_device_train_batch_size)\s*:",
     "accelerate": r"(?m)^[ \t]*[\"']?(distributed_type|compute_environment|num_processes|"
     r"fsdp_config|deepspeed_config)[\"']?\s*:",
     "deepspeed": r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|'
@@ -45,6 +47,7 @@ SHELL_SUFFIXES = (
     ".batch",
 )
 SHELL_SIGN = r"\A#!.*\b(ba|z|k|da)?sh\b|(?m:^#(SBATCH|PBS|BSUB)\b)"
+SWIFT_ON_MEGATRON = r"(?m)^(?:[^#\n]{0,300}\s)?megatron (?:pt|sft|rlhf)\b"
 UNREAD = {  # launchers whose files are known, and not read
     "colossalai": r"(?m)^[ \t]*(import|from) colossalai|\bcolossalai run\b",
     "internevo": r"(?m)^[ \t]*parallel = dict\(|\bJOB_NAME = ",
@@ -54,6 +57,8 @@ UNREAD = {  # launchers whose files are known, and not read
     "torchtune": r"(?m)^[ \t]*_component_:\s*torchtune",
     "verl": r"(?m)^actor_rollout_ref\s*:",
     "llava": r"\bllava/train/train",
+    "ms-swift": r"(?m)^(?:[^#\n]{0,300}\s)?swift "
+    r"(?:pt|sft|rlhf|export|infer|deploy|eval|rollout|app)\b",
 }
 
 
@@ -72,6 +77,10 @@ def launcher_told_by(text: str, source: str) -> str:
         if re.search(TOML_SIGN, text):
             return "torchtitan"
     elif suffix in SHELL_SUFFIXES or re.search(SHELL_SIGN, text):
+        if re.search(UNREAD["ms-swift"], text) and not re.search(
+            SWIFT_ON_MEGATRON, text
+        ):
+            raise FormatError(f"{source}: is a file of ms-swift, which is not read")
         return _shell_launcher(text)
     else:
         for unread, pattern in UNREAD.items():

@@ -17,5 +17,6 @@ READ_NAMES = (
     "lightning",
     "axolotl",
     "llama-factory",
+    "trl",
 )
 """Launchers whose files are read; those of `NAMES` are written, too."""

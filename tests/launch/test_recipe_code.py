@@ -9,7 +9,7 @@ import pytest
 from gnnplace.errors import FormatError
 from gnnplace.launch import recipe_code
 from gnnplace.launch.megatron_bridge import read_bridge
-from gnnplace.launch.recipe_code import Made, RecipeReader, Symbol, Unknown
+from gnnplace.launch.recipe_code import Made, RecipeReader, Symbol, UnknownValue
 
 HEAD = """
 SIZES = {"small": 2, "large": 8}
@@ -57,9 +57,9 @@ def made(lines: str) -> Made:
         ("model.x = []\nfor k in range(3):\n    model.x.append(k)", [0, 1, 2]),
         ("model.x = torch.bfloat16", Symbol("torch.bfloat16")),
         ("model.x = 7 if cfg.model.num_layers > 3 else 8", 7),
-        ("model.x = 1\nif os.environ.get('A'):\n    model.x = 2", Unknown("model.x")),
+        ("model.x = 1\nif os.environ.get('A'):\n    model.x = 2", UnknownValue("model.x")),
         ("model.x = 1\nif unknown:\n    raise ValueError", 1),
-        ("model.x = 'a' * 10**9", Unknown("'a' * 10 ** 9")),
+        ("model.x = 'a' * 10**9", UnknownValue("'a' * 10 ** 9")),
         ("model.x = open('/etc/passwd').read()", "open('/etc/passwd').read"),
     ],
 )  # fmt: skip

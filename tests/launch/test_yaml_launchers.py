@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError, InputError
-from gnnplace.launch.finetuners import read_axolotl, read_factory
+from gnnplace.launch.finetuners import read_axolotl, read_factory, read_trl
 from gnnplace.launch.foundry import read_foundry
 from gnnplace.launch.interpolation import MissingValue, resolve
 from gnnplace.launch.lightning_cli import read_lightning
@@ -16,6 +16,7 @@ from gnnplace.launch.neox import read_neox
 from gnnplace.launch.registry import (
     READERS,
     framework_of,
+    launcher_of_file,
     read_launch_file,
     reader_of,
 )
@@ -210,6 +211,18 @@ LORA = "adapter: lora\nlora_r: 8\n"
         ("adapter: llama-adapter\n", None, ["adapter"]),
         (
             LORA
+            + "lora_target_modules: 'model.layers.[\\d]+.(mlp|self_attn).(up|down|q|k)_proj'\n",
+            "r=8,targets=q+k+up+down",
+            [],
+        ),
+        (
+            LORA
+            + "lora_target_modules: '.*\\.layers\\.(3|7)\\.self_attn\\.(q|v)_proj'\n",
+            "r=8,targets=q+v",
+            ["lora_target_modules"],
+        ),
+        (
+            LORA
             + "lora_target_linear: true\npeft_use_dora: true\nlora_modules_to_save: [lm_head]\n",
             "r=8",
             ["peft_use_dora", "lora_modules_to_save"],
@@ -323,3 +336,73 @@ def test_every_launcher_has_a_framework_and_others_are_refused_by_name(tmp_path)
     path.write_text("model:\n  _component_: torchtune.models.llama3\n")
     with pytest.raises(FormatError, match="is a file of torchtune, which is not read"):
         read_launch_file(path)
+
+
+def test_llama_factory_s_runs_on_megatron_have_its_degrees():
+    text = FACTORY.replace("deepspeed: cfg/z.json\n", "") + (
+        "tensor_model_parallel_size: 4\nsequence_parallel: true\n"
+        "pipeline_model_parallel_size: 2\nuse_distributed_optimizer: true\n"
+    )
+    plan = read_factory(text, "a.yaml")
+    assert (plan.tp, plan.sp, plan.pp, plan.zero) == (4, True, 2, 1)
+    assert (plan.recompute, plan.gradients) == ("none", "fp32")
+    for key in ("infer_backend: vllm", "export_dir: out"):
+        with pytest.raises(FormatError, match="runs no training"):
+            read_factory(f"model_name_or_path: a/b\ntemplate: qwen\n{key}\n", "a.yaml")
+
+
+TRL = """
+model_name_or_path: a/b
+bf16: true
+gradient_accumulation_steps: 4
+per_device_train_batch_size: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "lora", "recompute", "not_priced"),
+    [
+        ("", None, "none", []),
+        ("gradient_checkpointing: true\nbeta: 0.01\n", None, "full", ["beta"]),
+        (
+            "use_peft: true\nload_in_4bit: true\nlora_r: 128\n"
+            "lora_target_modules: [q_proj, o_proj]\npacking: true\n",
+            "r=128,targets=q+o,bits=4",
+            "none",
+            ["packing"],
+        ),
+        ("use_peft: true\n", "r=16,targets=q+v", "none", []),
+    ],
+)
+def test_arguments_of_trl_train_all_parameters_unless_they_say_otherwise(
+    tmp_path, keys, lora, recompute, not_priced
+):
+    """As in `recipes/` of huggingface/alignment-handbook and open-r1."""
+    path = tmp_path / "config.yaml"
+    path.write_text(TRL + keys)
+    assert launcher_of_file(path) == "trl"
+    plan = read_trl(TRL + keys, "a.yaml")
+    assert (plan.lora, plan.recompute, plan.zero) == (lora, recompute, 0)
+    assert [entry.key for entry in plan.not_priced] == not_priced
+
+
+def test_a_json_of_deepspeed_may_lie_in_a_folder_above(tmp_path):
+    (tmp_path / "cfg").mkdir()
+    (tmp_path / "cfg" / "z.json").write_text('{"zero_optimization": {"stage": 1}}')
+    path = tmp_path / "examples" / "llama" / "a.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(FACTORY)
+    assert read_launch_file(path).zero == 1
+
+
+def test_tokens_of_a_tokenizer_are_not_nanotron_s(tmp_path):
+    path = tmp_path / "a.yml"
+    path.write_text("base_model: a/b\ntokens:\n  bos_token: <s>\nmicro_batch_size: 1\n")
+    assert launcher_of_file(path) == "axolotl"
+
+
+def test_layers_in_place_of_attention_have_no_sizes():
+    plan = read_neox(NEOX.replace('"flash"', '"mamba"'), "a.yml")
+    assert plan.sizes is None
+    effects = [entry.effect for entry in plan.not_priced]
+    assert "layers of mamba; the sizes are not read" in effects
