@@ -9,7 +9,11 @@ Both are numba's ``njit`` with a cache on disk, without checks of bounds, and wi
   kernel made then. Its module is optimised by inlining and counts of references alone, and no
   machine code is made of it: the kernels above it have it compiled into them, and optimise it
   there. Its cache on disk holds LLVM's bitcode;
-* functions that are only declared in a module get no passes of their own;
+* passes over single functions that are only declared, or in a kernel's own module: all passes run
+  over that at the end;
+* passes over what kernels do not have: closures, ``with``, literals to unroll, expressions of whole
+  arrays (``UNUSED_PASSES``);
+* a function for every kind of new array: ``empty`` is written into the kernel that asks for it;
 * loops are not unrolled, which would make a fifth more code to no avail.
 
 Everything that an inner kernel calls is compiled into it, optimised once more in each kernel above
@@ -34,15 +38,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import config, njit, types
+from numba.core import cgutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags, compile_result
 from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import NopythonRewrites
+from numba.core.untyped_passes import (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    RewriteDynamicRaises,
+    WithLifting,
+)
 from numba.extending import intrinsic
-from numba.np import linalg
+from numba.np import arrayobj, linalg
 
 
 def _import_array_functions() -> None:
@@ -63,6 +79,16 @@ _import_array_functions()
 PACKAGE = Path(__file__).resolve().parent.parent
 ROOMS = ("graph", "simulation", "placers", "policy")  # lowest first
 WRAPPER = "_ZN7cpython"
+UNUSED_PASSES = (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    NopythonRewrites,
+    RewriteDynamicRaises,
+    WithLifting,
+)
 LINKED = llvm.Linkage.linkonce_odr
 
 
@@ -108,12 +134,8 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The compiled code of a kernel."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Run the function passes over the functions that have a body."""
+        """Run no function passes: all passes run over the module at the end."""
         ll_module.data_layout = self._codegen._data_layout
-        for function in ll_module.functions:
-            if not function.is_declaration:
-                passes, builder = self._codegen._function_pass_manager()
-                passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
         """Drop the Python wrappers of kernels that were linked in, because nobody calls them."""
@@ -153,6 +175,14 @@ class InnerLibrary(KernelLibrary):
 
     codegen = _NoEnvironment()
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Run the function passes over the functions that have a body."""
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
     def _optimize_final_module(self) -> None:
         """Inline functions and drop reference counts that cancel out."""
         passes, builder = self._codegen._module_pass_manager(
@@ -188,11 +218,16 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
         )
 
     def define_pipelines(self) -> object:
-        """Return numba's passes, which compile into a library of this package."""
+        """Return numba's passes but the unused; they compile into a library of this package."""
         name = self.state.func_id.func_qualname
         self.state.library = self.library(self.state.targetctx.codegen(), name)
         self.state.library.enable_object_caching()
-        return super().define_pipelines()
+        pipelines: Any = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [
+                step for step in pipeline.passes if step[0] not in UNUSED_PASSES
+            ]
+        return pipelines
 
 
 class InnerCompiler(KernelCompiler):
@@ -381,3 +416,30 @@ def _nothing(array: object, index: object) -> None:
 
 # Asks for the line of memory at which ``array[index]`` begins, an entry or a row; in a kernel.
 ahead: Function = _nothing if config.DISABLE_JIT else intrinsic(_typed)
+
+
+def _allocate(context: Any, builder: Any, signature: Any, args: Any) -> object:
+    """Emit the allocation of an array and return it; its sizes are not checked."""
+    shape_type = signature.args[0]
+    if isinstance(shape_type, types.BaseTuple):
+        sizes = cgutils.unpack_tuple(builder, args[0])
+        size_types = list(shape_type)
+    else:
+        sizes = [args[0]]
+        size_types = [shape_type]
+    shape = [
+        context.cast(builder, size, size_type, types.intp)
+        for size, size_type in zip(sizes, size_types, strict=True)
+    ]
+    array = arrayobj._empty_nd_impl(context, builder, signature.return_type, shape)
+    return array._getvalue()
+
+
+def _typed_empty(typing: object, shape: Any, dtype: Any) -> object:
+    num_axes = len(shape) if isinstance(shape, types.BaseTuple) else 1
+    array = types.Array(dtype.dtype, num_axes, "C")
+    return array(shape, dtype), _allocate
+
+
+# ``np.empty(shape, dtype)`` in a kernel, which numba would compile for every kind of array.
+empty: Function = np.empty if config.DISABLE_JIT else intrinsic(_typed_empty)

@@ -32,7 +32,7 @@ from gnnplace.arrays import (
     LongArray,
     SingleArray,
 )
-from gnnplace.graph.jit import inner
+from gnnplace.graph.jit import empty, inner
 
 # To a type checker an index is a whole number like any other.
 Index: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
@@ -47,7 +47,7 @@ RUN = 16  # entries that are sorted by insertion before runs are merged
 @inner()
 def empty_floats(size: int) -> FloatArray:
     """Return floats that are not set. [size]"""
-    return np.empty(size, np.float64)
+    return empty(size, np.float64)
 
 
 @inner()
@@ -71,7 +71,7 @@ def full_floats(size: int, value: float) -> FloatArray:
 @inner()
 def empty_ints(size: int) -> IntArray:
     """Return 32-bit integers that are not set. [size]"""
-    return np.empty(size, np.int32)
+    return empty(size, np.int32)
 
 
 @inner()
@@ -95,7 +95,7 @@ def full_ints(size: int, value: int) -> IntArray:
 @inner()
 def empty_longs(size: int) -> LongArray:
     """Return 64-bit integers that are not set. [size]"""
-    return np.empty(size, np.int64)
+    return empty(size, np.int64)
 
 
 @inner()
@@ -110,7 +110,7 @@ def zero_longs(size: int) -> LongArray:
 @inner()
 def empty_indices(size: int) -> IndexArray:
     """Return unsigned 64-bit integers that are not set. [size]"""
-    return np.empty(size, np.uint64)
+    return empty(size, np.uint64)
 
 
 @inner()
@@ -125,7 +125,7 @@ def full_indices(size: int, value: int) -> IndexArray:
 @inner()
 def empty_singles(size: int) -> SingleArray:
     """Return 32-bit floats that are not set. [size]"""
-    return np.empty(size, np.float32)
+    return empty(size, np.float32)
 
 
 @inner()
@@ -140,7 +140,7 @@ def zero_singles(size: int) -> SingleArray:
 @inner()
 def empty_flags(size: int) -> BoolArray:
     """Return booleans that are not set. [size]"""
-    return np.empty(size, np.bool_)
+    return empty(size, np.bool_)
 
 
 @inner()
@@ -153,15 +153,29 @@ def zero_flags(size: int) -> BoolArray:
 
 
 @inner()
+def zero_flag_table(rows: int, columns: int) -> BoolArray:
+    """Return booleans, all False. [rows, columns]"""
+    result: BoolArray = empty((rows, columns), np.bool_)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = False
+    return result
+
+
+@inner()
 def empty_table(rows: int, columns: int) -> FloatArray:
     """Return floats that are not set. [rows, columns]"""
-    return np.empty((rows, columns), np.float64)
+    return empty((rows, columns), np.float64)
 
 
 @inner()
 def zero_table(rows: int, columns: int) -> FloatArray:
     """Return floats, all 0. [rows, columns]"""
-    return np.zeros((rows, columns), np.float64)
+    result = empty_table(rows, columns)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = 0.0
+    return result
 
 
 @inner()
@@ -177,19 +191,27 @@ def full_table(rows: int, columns: int, value: float) -> FloatArray:
 @inner()
 def empty_int_table(rows: int, columns: int) -> IntArray:
     """Return 32-bit integers that are not set. [rows, columns]"""
-    return np.empty((rows, columns), np.int32)
+    return empty((rows, columns), np.int32)
 
 
 @inner()
 def zero_int_table(rows: int, columns: int) -> IntArray:
     """Return 32-bit integers, all 0. [rows, columns]"""
-    return np.zeros((rows, columns), np.int32)
+    result = empty_int_table(rows, columns)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = 0
+    return result
 
 
 @inner()
 def zero_single_table(rows: int, columns: int) -> SingleArray:
     """Return 32-bit floats, all 0. [rows, columns]"""
-    return np.zeros((rows, columns), np.float32)
+    result: SingleArray = empty((rows, columns), np.float32)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = 0.0
+    return result
 
 
 @inner(_nrt=False)
