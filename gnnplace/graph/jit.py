@@ -42,7 +42,6 @@ import numpy as np
 from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import config, njit, types
-from numba.core import cgutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags, compile_result
@@ -133,7 +132,7 @@ HASH = hash(Flags())
 class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The compiled code of a kernel."""
 
-    def _optimize_functions(self, ll_module: Any) -> None:
+    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
         """Run no function passes: all passes run over the module at the end."""
         ll_module.data_layout = self._codegen._data_layout
 
@@ -175,9 +174,9 @@ class InnerLibrary(KernelLibrary):
 
     codegen = _NoEnvironment()
 
-    def _optimize_functions(self, ll_module: Any) -> None:
+    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
         """Run the function passes over the functions that have a body."""
-        ll_module.data_layout = self._codegen._data_layout
+        super()._optimize_functions(ll_module)
         for function in ll_module.functions:
             if not function.is_declaration:
                 passes, builder = self._codegen._function_pass_manager()
@@ -418,28 +417,11 @@ def _nothing(array: object, index: object) -> None:
 ahead: Function = _nothing if config.DISABLE_JIT else intrinsic(_typed)
 
 
-def _allocate(context: Any, builder: Any, signature: Any, args: Any) -> object:
-    """Emit the allocation of an array and return it; its sizes are not checked."""
-    shape_type = signature.args[0]
-    if isinstance(shape_type, types.BaseTuple):
-        sizes = cgutils.unpack_tuple(builder, args[0])
-        size_types = list(shape_type)
-    else:
-        sizes = [args[0]]
-        size_types = [shape_type]
-    shape = [
-        context.cast(builder, size, size_type, types.intp)
-        for size, size_type in zip(sizes, size_types, strict=True)
-    ]
-    array = arrayobj._empty_nd_impl(context, builder, signature.return_type, shape)
-    return array._getvalue()
+def _empty(shape: int | tuple[int, int], dtype: type, kind: object) -> object:
+    """Return an array that is not set, because Python needs no kind."""
+    return np.empty(shape, dtype)
 
 
-def _typed_empty(typing: object, shape: Any, dtype: Any) -> object:
-    num_axes = len(shape) if isinstance(shape, types.BaseTuple) else 1
-    array = types.Array(dtype.dtype, num_axes, "C")
-    return array(shape, dtype), _allocate
-
-
-# ``np.empty(shape, dtype)`` in a kernel, which numba would compile for every kind of array.
-empty: Function = np.empty if config.DISABLE_JIT else intrinsic(_typed_empty)
+# An array that is not set, of a shape, a dtype and numba's type of it; in a kernel. Numba would
+# compile a function for each kind of shape and dtype that ``np.empty`` is called with.
+empty: Function = _empty if config.DISABLE_JIT else arrayobj.numpy_empty_nd
