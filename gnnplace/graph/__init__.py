@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernel_arrays import ONE as ONE
     from gnnplace.graph.kernel_arrays import Index as Index
     from gnnplace.graph.kernel_arrays import ascending as ascending
+    from gnnplace.graph.kernel_arrays import by_merging as by_merging
     from gnnplace.graph.kernel_arrays import copy_rows as copy_rows
     from gnnplace.graph.kernel_arrays import copy_to as copy_to
     from gnnplace.graph.kernel_arrays import empty_floats as empty_floats
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernel_arrays import greatest as greatest
     from gnnplace.graph.kernel_arrays import heap_pop as heap_pop
     from gnnplace.graph.kernel_arrays import heap_push as heap_push
+    from gnnplace.graph.kernel_arrays import zero_flag_table as zero_flag_table
     from gnnplace.graph.kernel_arrays import zero_flags as zero_flags
     from gnnplace.graph.kernel_arrays import zero_floats as zero_floats
     from gnnplace.graph.kernel_arrays import zero_int_table as zero_int_table

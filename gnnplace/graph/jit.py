@@ -9,7 +9,11 @@ Both are numba's ``njit`` with a cache on disk, without checks of bounds, and wi
   kernel made then. Its module is optimised by inlining and counts of references alone, and no
   machine code is made of it: the kernels above it have it compiled into them, and optimise it
   there. Its cache on disk holds LLVM's bitcode;
-* functions that are only declared in a module get no passes of their own;
+* passes over single functions that are only declared, or in a kernel's own module: all passes run
+  over that at the end;
+* passes over what kernels do not have: closures, ``with``, literals to unroll, expressions of whole
+  arrays (``UNUSED_PASSES``);
+* a function for every kind of new array: ``empty`` is written into the kernel that asks for it;
 * loops are not unrolled, which would make a fifth more code to no avail.
 
 Everything that an inner kernel calls is compiled into it, optimised once more in each kernel above
@@ -34,6 +38,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import config, njit, types
@@ -41,8 +46,18 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags, compile_result
 from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import NopythonRewrites
+from numba.core.untyped_passes import (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    RewriteDynamicRaises,
+    WithLifting,
+)
 from numba.extending import intrinsic
-from numba.np import linalg
+from numba.np import arrayobj, linalg
 
 
 def _import_array_functions() -> None:
@@ -63,6 +78,16 @@ _import_array_functions()
 PACKAGE = Path(__file__).resolve().parent.parent
 ROOMS = ("graph", "simulation", "placers", "policy")  # lowest first
 WRAPPER = "_ZN7cpython"
+UNUSED_PASSES = (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    NopythonRewrites,
+    RewriteDynamicRaises,
+    WithLifting,
+)
 LINKED = llvm.Linkage.linkonce_odr
 
 
@@ -107,13 +132,9 @@ HASH = hash(Flags())
 class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The compiled code of a kernel."""
 
-    def _optimize_functions(self, ll_module: Any) -> None:
-        """Run the function passes over the functions that have a body."""
+    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
+        """Run no function passes: all passes run over the module at the end."""
         ll_module.data_layout = self._codegen._data_layout
-        for function in ll_module.functions:
-            if not function.is_declaration:
-                passes, builder = self._codegen._function_pass_manager()
-                passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
         """Drop the Python wrappers of kernels that were linked in, because nobody calls them."""
@@ -153,6 +174,14 @@ class InnerLibrary(KernelLibrary):
 
     codegen = _NoEnvironment()
 
+    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
+        """Run the function passes over the functions that have a body."""
+        super()._optimize_functions(ll_module)
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
     def _optimize_final_module(self) -> None:
         """Inline functions and drop reference counts that cancel out."""
         passes, builder = self._codegen._module_pass_manager(
@@ -188,11 +217,16 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
         )
 
     def define_pipelines(self) -> object:
-        """Return numba's passes, which compile into a library of this package."""
+        """Return numba's passes but the unused; they compile into a library of this package."""
         name = self.state.func_id.func_qualname
         self.state.library = self.library(self.state.targetctx.codegen(), name)
         self.state.library.enable_object_caching()
-        return super().define_pipelines()
+        pipelines: Any = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [
+                step for step in pipeline.passes if step[0] not in UNUSED_PASSES
+            ]
+        return pipelines
 
 
 class InnerCompiler(KernelCompiler):
@@ -381,3 +415,13 @@ def _nothing(array: object, index: object) -> None:
 
 # Asks for the line of memory at which ``array[index]`` begins, an entry or a row; in a kernel.
 ahead: Function = _nothing if config.DISABLE_JIT else intrinsic(_typed)
+
+
+def _empty(shape: int | tuple[int, int], dtype: type, kind: object) -> object:
+    """Return an array that is not set, because Python needs no kind."""
+    return np.empty(shape, dtype)
+
+
+# An array that is not set, of a shape, a dtype and numba's type of it; in a kernel. Numba would
+# compile a function for each kind of shape and dtype that ``np.empty`` is called with.
+empty: Function = _empty if config.DISABLE_JIT else arrayobj.numpy_empty_nd

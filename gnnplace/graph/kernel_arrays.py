@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from gnnplace.arrays import (
@@ -32,7 +33,7 @@ from gnnplace.arrays import (
     LongArray,
     SingleArray,
 )
-from gnnplace.graph.jit import inner
+from gnnplace.graph.jit import empty, inner
 
 # To a type checker an index is a whole number like any other.
 Index: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
@@ -41,13 +42,23 @@ MANY = 1 << 11  # keys that are sorted by digits
 DIGIT = 8  # bits
 LOW = Index((1 << DIGIT) - 1)
 SIGN = Index(1 << 63)
+FLAGS = types.boolean[::1]  # arrays, as numba types them
+FLAG_TABLE = types.boolean[:, ::1]
+FLOATS = types.float64[::1]
+FLOAT_TABLE = types.float64[:, ::1]
+SINGLES = types.float32[::1]
+SINGLE_TABLE = types.float32[:, ::1]
+INTS = types.int32[::1]
+INT_TABLE = types.int32[:, ::1]
+LONGS = types.int64[::1]
+INDICES = types.uint64[::1]
 RUN = 16  # entries that are sorted by insertion before runs are merged
 
 
 @inner()
 def empty_floats(size: int) -> FloatArray:
     """Return floats that are not set. [size]"""
-    return np.empty(size, np.float64)
+    return empty(size, np.float64, FLOATS)
 
 
 @inner()
@@ -71,7 +82,7 @@ def full_floats(size: int, value: float) -> FloatArray:
 @inner()
 def empty_ints(size: int) -> IntArray:
     """Return 32-bit integers that are not set. [size]"""
-    return np.empty(size, np.int32)
+    return empty(size, np.int32, INTS)
 
 
 @inner()
@@ -95,7 +106,7 @@ def full_ints(size: int, value: int) -> IntArray:
 @inner()
 def empty_longs(size: int) -> LongArray:
     """Return 64-bit integers that are not set. [size]"""
-    return np.empty(size, np.int64)
+    return empty(size, np.int64, LONGS)
 
 
 @inner()
@@ -110,7 +121,7 @@ def zero_longs(size: int) -> LongArray:
 @inner()
 def empty_indices(size: int) -> IndexArray:
     """Return unsigned 64-bit integers that are not set. [size]"""
-    return np.empty(size, np.uint64)
+    return empty(size, np.uint64, INDICES)
 
 
 @inner()
@@ -125,7 +136,7 @@ def full_indices(size: int, value: int) -> IndexArray:
 @inner()
 def empty_singles(size: int) -> SingleArray:
     """Return 32-bit floats that are not set. [size]"""
-    return np.empty(size, np.float32)
+    return empty(size, np.float32, SINGLES)
 
 
 @inner()
@@ -140,7 +151,7 @@ def zero_singles(size: int) -> SingleArray:
 @inner()
 def empty_flags(size: int) -> BoolArray:
     """Return booleans that are not set. [size]"""
-    return np.empty(size, np.bool_)
+    return empty(size, np.bool_, FLAGS)
 
 
 @inner()
@@ -153,15 +164,29 @@ def zero_flags(size: int) -> BoolArray:
 
 
 @inner()
+def zero_flag_table(rows: int, columns: int) -> BoolArray:
+    """Return booleans, all False. [rows, columns]"""
+    result: BoolArray = empty((rows, columns), np.bool_, FLAG_TABLE)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = False
+    return result
+
+
+@inner()
 def empty_table(rows: int, columns: int) -> FloatArray:
     """Return floats that are not set. [rows, columns]"""
-    return np.empty((rows, columns), np.float64)
+    return empty((rows, columns), np.float64, FLOAT_TABLE)
 
 
 @inner()
 def zero_table(rows: int, columns: int) -> FloatArray:
     """Return floats, all 0. [rows, columns]"""
-    return np.zeros((rows, columns), np.float64)
+    result = empty_table(rows, columns)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = 0.0
+    return result
 
 
 @inner()
@@ -177,19 +202,27 @@ def full_table(rows: int, columns: int, value: float) -> FloatArray:
 @inner()
 def empty_int_table(rows: int, columns: int) -> IntArray:
     """Return 32-bit integers that are not set. [rows, columns]"""
-    return np.empty((rows, columns), np.int32)
+    return empty((rows, columns), np.int32, INT_TABLE)
 
 
 @inner()
 def zero_int_table(rows: int, columns: int) -> IntArray:
     """Return 32-bit integers, all 0. [rows, columns]"""
-    return np.zeros((rows, columns), np.int32)
+    result = empty_int_table(rows, columns)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = 0
+    return result
 
 
 @inner()
 def zero_single_table(rows: int, columns: int) -> SingleArray:
     """Return 32-bit floats, all 0. [rows, columns]"""
-    return np.zeros((rows, columns), np.float32)
+    result: SingleArray = empty((rows, columns), np.float32, SINGLE_TABLE)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = 0.0
+    return result
 
 
 @inner(_nrt=False)

@@ -30,6 +30,7 @@ from gnnplace.graph import (
     heap_push,
     inner,
     kernel,
+    zero_flag_table,
     zero_floats,
     zero_longs,
     zero_table,
@@ -127,7 +128,7 @@ def etf_kernel(
     num_tensors = len(compiled.size)
     costly = links.sends_cost or links.receives_cost
     made_on = empty_ints(num_tensors)
-    sent_to = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
+    sent_to = zero_flag_table(num_tensors if costly else 0, num_devices)
     place = empty_ints(n)
     for k in range(n):
         place[by_rank[k]] = k

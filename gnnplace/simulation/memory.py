@@ -17,6 +17,7 @@ from gnnplace.graph import (
     Index,
     ahead,
     ascending,
+    copy_to,
     empty_floats,
     empty_int_table,
     empty_ints,
@@ -142,10 +143,34 @@ def peak_kernel(
     state: FloatArray,
 ) -> FloatArray:
     """Return the peak bytes of each device from lifetimes and the state of each device. [D]."""
-    by_begin = ascending(begin)
-    by_end = ascending(end)
-    alive = state.copy()
-    peak = state.copy()
+    return sorted_peak(where, begin, end, size, state, ascending(begin), ascending(end))
+
+
+@kernel
+def sorted_peak(
+    where: IntArray,
+    begin: FloatArray,
+    end: FloatArray,
+    size: FloatArray,
+    state: FloatArray,
+    by_begin: IntArray,
+    by_end: IntArray,
+) -> FloatArray:
+    """Return what `peak_kernel` does, of lives whose order is known.
+
+    Args:
+        where: Device of each life. [I]
+        begin: Seconds at which it begins. [I]
+        end: Seconds at which it ends. [I]
+        size: Its bytes. [I]
+        state: Bytes of state on each device. [D]
+        by_begin: Lives by `begin`, equal ones as they are listed. [I]
+        by_end: Lives by `end`, equal ones as they are listed. [I]
+    """
+    alive = zero_floats(len(state))
+    peak = zero_floats(len(state))
+    copy_to(alive, state)
+    copy_to(peak, state)
     freed = 0
     for i in by_begin:
         while freed < len(by_end) and end[by_end[freed]] <= begin[i]:

@@ -34,6 +34,7 @@ from gnnplace.simulation.memory import (
     lifetimes,
     most_memory,
     peak_kernel,
+    sorted_peak,
 )
 from gnnplace.simulation.step_count import count_steps
 
@@ -294,11 +295,15 @@ class Simulator:
         run = self.timelines.get(device, order) or SimulatedTimeline.of(
             c, device, order
         )
-        state = device_state(c, device)
+        state = np.bincount(device, c.state, problem.num_devices).astype(np.float64)
         lives = NO_LIVES
         if np.isfinite(run.step_time):
             lives = run.lives(np.ones(len(state), np.bool_))
-        peak = peak_kernel(*lives, state)
+        # `peak_kernel`, which sorts in a kernel, takes a second to compile.
+        _, begin, end, _ = lives
+        by_begin = np.argsort(begin, kind="stable").astype(np.int32)
+        by_end = np.argsort(end, kind="stable").astype(np.int32)
+        peak = sorted_peak(*lives, state, by_begin, by_end)
         devices = problem.cluster.devices
         reasons += [
             f"device {devices[d].name!r} needs {peak[d]:.6g} bytes at its peak, "

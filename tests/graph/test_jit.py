@@ -5,15 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numba
 import numpy as np
 import pytest
 from numba import njit
 from numba.core import caching, codegen, compiler, registry
-from numba.np import linalg
+from numba.np import arrayobj, linalg
 
-from gnnplace.graph import jit
+from gnnplace.graph import jit, zero_flag_table
 from gnnplace.graph.jit import KERNELS, ahead, inner, kernel
 
 
@@ -90,6 +91,11 @@ def test_numba_has_not_moved():
     moved += (
         [] if callable(linalg.ensure_blas) else ["numba.np.linalg.ensure_blas is gone"]
     )
+    moved += (
+        []
+        if callable(arrayobj.numpy_empty_nd)
+        else ["numba.np.arrayobj.numpy_empty_nd is gone"]
+    )
     moved += [] if hasattr(compiler.Flags(), "_values") else ["Flags._values is gone"]
     files = doubled._cache._cache_file
     moved += (
@@ -98,6 +104,25 @@ def test_numba_has_not_moved():
         else ["IndexDataCacheFile._source_stamp is gone"]
     )
     assert not moved, f"numba {numba.__version__} has moved:\n" + "\n".join(moved)
+
+
+@kernel
+def new_flags(rows):
+    return zero_flag_table(rows, 3)
+
+
+def test_new_arrays_are_what_numpy_would_make():
+    made = new_flags(2)
+    assert made.shape == (2, 3)
+    assert made.dtype == np.bool_
+    assert made.flags.c_contiguous
+    assert not made.any()
+
+
+def test_kernels_run_no_pass_for_what_they_do_not_have():
+    state = SimpleNamespace(flags=compiler.Flags(), func_ir=None)
+    every = compiler.DefaultPassBuilder.define_nopython_pipeline(state).passes
+    assert set(jit.UNUSED_PASSES) < {step for step, _ in every}
 
 
 def test_kernels_are_listed():

@@ -156,11 +156,11 @@ def _single(space: SearchSpace) -> float | None:
     except GnnplaceError:
         return None
     placement = Single().search(space, np.random.default_rng(0), NO_BUDGET)
-    seconds, excess = space.simulator.excess(placement.device, placement.order)
-    alone = (
-        len(np.unique(placement.device)) == 1 and excess <= 0 and np.isfinite(seconds)
-    )
-    return seconds if alone else None
+    device, order = placement.device, placement.order
+    if len(np.unique(device)) > 1 or not space.fits(device, order):
+        return None
+    seconds = space.simulator.step_time(device, order)
+    return seconds if np.isfinite(seconds) else None
 
 
 def _idle(
@@ -248,7 +248,7 @@ def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator
         )
         placed = placed.astype(np.int32)
         order = space.sequence(placed)[1]
-        if space.simulator.excess(placed, order)[1] <= 0:
+        if space.fits(placed, order):
             yield space.simulator.step_time(placed, order)
 
 

@@ -45,7 +45,6 @@ from gnnplace.simulation import (
     lean,
     list_schedule,
     mean_upward_rank,
-    most_memory,
     priorities,
     reversed_problem,
     steps_so_far,
@@ -227,8 +226,9 @@ class SearchSpace:
     @cached_property
     def all_bytes(self) -> float:
         """Return the most bytes that a placement can take on a device: those of all ops."""
-        one_device = np.zeros(self.problem.num_ops, dtype=np.int32)
-        return float(most_memory(self.compiled, one_device)[0])
+        compiled = self.compiled
+        tensors = compiled.size[compiled.op_tensor]
+        return float(compiled.state.sum() + tensors.sum())
 
     @cached_property
     def memory_matters(self) -> bool:

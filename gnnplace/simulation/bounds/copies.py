@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph import ascending, empty_floats, first_ready_first, kernel
+from gnnplace.graph import by_merging, empty_floats, first_ready_first, kernel
 from gnnplace.problem import Problem
 
 
@@ -250,7 +250,7 @@ def _starts(
         released = empty_floats(size)
         for i in range(size):
             released[i] = value[begin[inside[a + i]]]
-        by_release = ascending(released)
+        by_release = by_merging(released)  # nearly sorted: ancestors come first
         for k in range(count):
             finish = 0.0
             for i in by_release:

@@ -32,6 +32,8 @@ Complexity: O(n log n + U K g^2) with g thresholds, spread evenly over the ranks
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
@@ -41,6 +43,7 @@ from gnnplace.graph import (
     empty_table,
     heap_pop,
     heap_push,
+    inner,
     kernel,
     zero_table,
 )
@@ -148,9 +151,9 @@ def fill(
     count = int(np.clip(np.sqrt(cells), 8, THRESHOLDS))
     a = thresholds(head, count)
     b = thresholds(tail, count)
-    early = _done(*by_unit(part, head), group, columns, head, a)
-    late = _done(*by_unit(part, tail), group, columns, tail, b)
-    inside = _inside(early, late, weight)
+    early = Jobs(*by_unit(part, head), head, a)
+    late = Jobs(*by_unit(part, tail), tail, b)
+    inside = _work_inside(group, columns, weight, early, late)
     value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
     return float(value.max())
 
@@ -164,19 +167,37 @@ def by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
     )
 
 
+class Jobs(NamedTuple):
+    """The jobs of units by their release, and instants at which their work is counted.
+
+    Attributes:
+        offset: Where the jobs of each unit start. [U + 1]
+        job: Jobs by unit, ascending by release. [n]
+        release: Least seconds before each job. [n]
+        at: The instants, seconds. [g]
+    """
+
+    offset: IntArray
+    job: IntArray
+    release: FloatArray
+    at: FloatArray
+
+
 @kernel
-def _done(
-    offset: IntArray,
-    job: IntArray,
-    group: IntArray,
-    columns: FloatArray,
-    head: FloatArray,
-    at: FloatArray,
+def _work_inside(
+    group: IntArray, columns: FloatArray, weight: FloatArray, early: Jobs, late: Jobs
 ) -> FloatArray:
+    """Return the weighted seconds that must be done between each two thresholds. [a, b]"""
+    return _inside(_done(early, group, columns), _done(late, group, columns), weight)
+
+
+@inner()
+def _done(jobs: Jobs, group: IntArray, columns: FloatArray) -> FloatArray:
     """Return the seconds of work that each unit can have done by each threshold, then all of it.
 
     A row a unit and column; inf where it is not allowed. [U K, g + 1]
     """
+    offset, job, head, at = jobs
     num_units = len(offset) - 1
     num_columns = columns.shape[1]
     work_done = zero_table(num_units * num_columns, len(at) + 1)
@@ -202,7 +223,7 @@ def _done(
     return work_done
 
 
-@kernel
+@inner()
 def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArray:
     """Return the weighted seconds of all units between each two thresholds. [a, b]"""
     rows = early.shape[1] - 1

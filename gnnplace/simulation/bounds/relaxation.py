@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph import components, downward_rank, empty_ints, kernel
+from gnnplace.graph import components, downward_rank, empty_ints, kernel, zero_longs
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import (
     Copies,
@@ -108,8 +108,8 @@ def _pairs(
     later = empty_ints(most)
     earlier = empty_ints(most)
     count = 0
-    ancestor_bits = np.zeros(len(order), np.int64)
-    own_bit = np.zeros(len(order), np.int64)
+    ancestor_bits = zero_longs(len(order))
+    own_bit = zero_longs(len(order))
     for low in range(0, len(bit), BITS):
         high = min(low + BITS, len(bit))
         for i in range(low, high):
