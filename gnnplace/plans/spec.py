@@ -83,6 +83,8 @@ RECOMPUTED_MODULES = (
     "shared_experts",
 )
 """Modules of a layer that Megatron-Core can recompute one by one, by its `recompute_modules`."""
+PARTIAL = ("selective", "modules")
+"""Kinds of recomputation that compute parts of every layer again."""
 _MODULE = "|".join(RECOMPUTED_MODULES)
 WORDS: Mapping[str, Word] = {
     "dp": COUNT,

@@ -36,7 +36,7 @@ from gnnplace.plans.search.draft import (
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
-from gnnplace.plans.spec import PlanSpec, check_recomputed_ranks
+from gnnplace.plans.spec import PARTIAL, PlanSpec, check_recomputed_ranks
 
 LIKELY = 0.5
 """The probability from which on a plan is said to fit."""
@@ -242,7 +242,7 @@ def stage_of_sizes(
         layers = range(0)
     elif kind == "block":
         layers = layers[: spec.recompute_layers(rank)]
-    is_partial = kind in ("selective", "modules")
+    is_partial = kind in PARTIAL
     if kind == "none" or is_partial:
         together = 0
     elif kind == "uniform":

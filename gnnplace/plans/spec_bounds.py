@@ -36,7 +36,7 @@ from gnnplace.costs import NOTHING, ReplicaExchanges
 from gnnplace.plans.order.orders import is_apart, is_listed, limits
 from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.search.stage import StageBytes, StageCost
-from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec import PARTIAL, PlanSpec
 from gnnplace.plans.spec_cuts import (
     AlikeStages,
     alike_stages,
@@ -127,7 +127,7 @@ def _passes_of_stages(
         gathered, late = exposed_of_stages(group, family)
         forward = forward + gathered
         backward = backward + late
-        if family.recompute_kind != "selective":
+        if family.recompute_kind not in PARTIAL:
             overlap = pricer.framework.network.rates["overlap"]
     if family.recompute_kind != "none":
         backward = backward + overlap * _recomputed(group, family)
@@ -136,7 +136,7 @@ def _passes_of_stages(
 
 def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
     """Return the least seconds that every stage of all cuts recomputes. [stages]"""
-    if family.recompute_kind == "selective":
+    if family.recompute_kind in PARTIAL:
         return columns_of_stages(group).attention
     if family.recompute_kind == "full":
         return columns_of_stages(group).layers

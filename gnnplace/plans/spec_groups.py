@@ -101,6 +101,22 @@ class SpecGroup:
     _counts: dict[tuple[int, int | None], int] = field(default_factory=dict)
     _exposed: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
     _columns: dict[tuple[str, ...], GroupColumns] = field(default_factory=dict)
+    _of_modules: dict[str, SpecGroup] = field(default_factory=dict)
+
+    def recomputing(self, recompute: str) -> SpecGroup:
+        """Return the same plans with modules of every layer that are recomputed.
+
+        Args:
+            recompute: The word `recompute`, such as "modules:layernorm".
+        """
+        if recompute not in self._of_modules:
+            smaller = self.smaller
+            self._of_modules[recompute] = SpecGroup(
+                self.setting,
+                self.spec.with_words(recompute=recompute),
+                None if smaller is None else smaller.recomputing(recompute),
+            )
+        return self._of_modules[recompute]
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
@@ -533,6 +549,25 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
         yield selective
     if is_plain or group.holds(plain.with_words(recompute="full")):
         yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
+
+
+def recomputed_modules_of(setting: PricingSetting) -> tuple[str, ...]:
+    """Return the modules that the search recomputes, as words; none if the framework cannot.
+
+    There are two sets: what costs next to nothing (norms, the up projections of latent attention,
+    the experts' activation function), and that with the feed-forward and the experts.
+    """
+    if not setting.framework.traits.recomputes_modules:
+        return ()
+    sizes = setting.decoder
+    cheap = ["layernorm"]
+    if sizes.latent is not None:
+        cheap.append("mla_up_proj")
+    if sizes.experts is None:
+        return tuple(f"modules:{'+'.join(names)}" for names in (cheap, [*cheap, "mlp"]))
+    wide = ["moe"] if sizes.experts.dense == 0 else ["mlp", "moe"]
+    sets = ([*cheap, "moe_act"], [*cheap, *wide])
+    return tuple(f"modules:{'+'.join(names)}" for names in sets)
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:

@@ -4,9 +4,10 @@ The space: every combination of dp, tp, cp, ep and pp for the number of devices,
 sequence parallelism; every micro-batch that divides the batch; every ZeRO stage of the framework
 over all replicas or over those of 1, 4, 16 or 64 servers; every schedule; every number of chunks
 that the layers allow; the framework's cut of the layers and those of `spec_cuts.CUTS`; and the
-least recomputation that fits: none, attention alone, or a number of layers of each stage. Overlap
-that a framework only uses when asked is switched on, because hiding never takes longer. Options
-that change the numbers of a step, such as summing gradients in half precision, are not searched.
+least recomputation that fits: none, attention alone, one of two sets of modules of every layer, or
+a number of layers of each stage. Overlap that a framework only uses when asked is switched on,
+because hiding never takes longer. Options that change the numbers of a step, such as summing
+gradients in half precision, are not searched.
 
 Best first (Land and Doig, 1960): a heap orders plans by a lower bound on their step time. The first
 one is priced exactly by the planner's pricer. The search ends when the first bound is no faster
@@ -47,7 +48,13 @@ from gnnplace.plans.spec_bounds import (
     stages_by_kind,
 )
 from gnnplace.plans.spec_cuts import cuts_of, schedules_of
-from gnnplace.plans.spec_groups import SpecGroup, SpecSpace, families_of, first_that
+from gnnplace.plans.spec_groups import (
+    SpecGroup,
+    SpecSpace,
+    families_of,
+    first_that,
+    recomputed_modules_of,
+)
 
 MOST_DIVES = 100
 """Families whose first plan is priced at once."""
@@ -169,12 +176,7 @@ class _SpecSearch:
         if level is Level.GROUP:
             self._expand_group(group)
         elif level is Level.ZERO and self._may_accept(group, spec, ("none", "full")):
-            for family in families_of(group, spec):
-                is_bounded = family.recompute_kind == "none"
-                least_seconds = (
-                    bound / SLACK if is_bounded else family_bound(group, family)
-                )
-                self._push(least_seconds, group, Level.FAMILY, family)
+            self._expand_zero(group, spec, bound / SLACK)
         elif level is Level.FAMILY:
             self._expand_family(group, spec, cuts)
         elif level is Level.PLAN and self.accepts(spec):
@@ -183,6 +185,26 @@ class _SpecSearch:
             # Who cannot be told to recompute some layers may be told to recompute all.
             every = spec.with_words(recompute="full")
             self._push(row_bound(group, every), group, Level.PLAN, every)
+
+    def _expand_zero(self, group: SpecGroup, plain: PlanSpec, bound: float) -> None:
+        """Add the kinds of recomputation of a group's ZeRO stage to the heap, with their bounds.
+
+        Args:
+            group: The group.
+            plain: Its words with the ZeRO stage.
+            bound: Seconds that no plan without recomputation is below.
+        """
+        for family in families_of(group, plain):
+            least_seconds = bound
+            if family.recompute_kind != "none":
+                least_seconds = family_bound(group, family)
+            self._push(least_seconds, group, Level.FAMILY, family)
+        for recompute in recomputed_modules_of(group.setting):
+            partial = group.recomputing(recompute)
+            family = plain.with_words(recompute=recompute)
+            if partial.holds(family):
+                least_seconds = family_bound(partial, family)
+                self._push(least_seconds, partial, Level.FAMILY, family)
 
     def _expand_group(self, group: SpecGroup) -> None:
         """Add a group's ZeRO stages to the heap, with their bounds without recomputation."""
