@@ -554,20 +554,20 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
 def recomputed_modules_of(setting: PricingSetting) -> tuple[str, ...]:
     """Return the modules that the search recomputes, as words; none if the framework cannot.
 
-    There are two sets: what costs next to nothing (norms, the up projections of latent attention,
-    the experts' activation function), and that with the feed-forward and the experts.
+    There are two sets: what costs next to nothing (norms of their own, the up projections of latent
+    attention, the experts' activation function), and that with the feed-forward and the experts.
     """
     if not setting.framework.traits.recomputes_modules:
         return ()
     sizes = setting.decoder
-    cheap = ["layernorm"]
-    if sizes.latent is not None:
-        cheap.append("mla_up_proj")
+    latent = ["mla_up_proj"] if sizes.latent is not None else []
     if sizes.experts is None:
-        return tuple(f"modules:{'+'.join(names)}" for names in (cheap, [*cheap, "mlp"]))
-    wide = ["moe"] if sizes.experts.dense == 0 else ["mlp", "moe"]
-    sets = ([*cheap, "moe_act"], [*cheap, *wide])
-    return tuple(f"modules:{'+'.join(names)}" for names in sets)
+        cheap = ["layernorm", *latent] if latent else []
+        wide = [*cheap, "mlp"]
+    else:
+        cheap = ["layernorm", *latent, "moe_act"]
+        wide = ["layernorm", *latent, *(["mlp"] if sizes.experts.dense else []), "moe"]
+    return tuple(f"modules:{'+'.join(names)}" for names in (cheap, wide) if names)
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:

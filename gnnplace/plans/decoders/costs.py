@@ -24,6 +24,7 @@ from gnnplace.plans.decoders.layer import (
     head_passes,
     layer_passes,
     layer_products,
+    num_own_norms,
 )
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.segments.chain import (
@@ -475,14 +476,15 @@ def _freed_by_modules(
         of_inside = constants["gated_kept"]
     else:
         of_inside = PLAIN_KEPT
-    freed = {"layernorm": 2 * HALF_BYTES * sizes.hidden / parts}
+    normed = HALF_BYTES * sizes.hidden / parts
+    freed = {"layernorm": num_own_norms(setting, has_experts) * normed}
     if setting.framework.kernels.attention == PRODUCTS:
         freed["core_attn"] = 5.0 * sizes.heads * sizes.length / tp
     if sizes.latent is not None:
         projected = 2 * sizes.queries + sizes.values
         freed["mla_up_proj"] = HALF_BYTES * projected / tp
     if not has_experts or sizes.experts is None:
-        freed["mlp"] = of_inside * sizes.feed_forward / tp
+        freed["mlp"] = of_inside * sizes.feed_forward / tp + normed
     else:
         mixture = sizes.experts
         rows = mixture.active / tp

@@ -38,7 +38,7 @@ from gnnplace.plans.decoders.adapters import HALF_BYTES
 from gnnplace.plans.decoders.setting import PricingSetting
 
 ADDED = 6.0  # bytes of a value that something is added to: two read, one written
-NORMS = 8.0  # bytes of a value that both norms of a layer read and write
+NORM = 4.0  # bytes of a value that a norm reads and writes
 ADAPTER_LAUNCHES = (3, 6)  # kernels of an adapter forward and backward, sums among them
 GELU = (
     4.0,
@@ -137,6 +137,19 @@ def layer_passes(
     )
 
 
+def num_own_norms(setting: PricingSetting, has_experts: bool) -> int:
+    """Return the norms of a layer that are modules of their own.
+
+    Those are the norm before latent attention and the norm before experts. Transformer Engine has
+    the others within the product that follows (Megatron-Core's `gpt_layer_specs.py`).
+
+    Args:
+        setting: The sizes.
+        has_experts: Whether the layer has experts.
+    """
+    return (setting.decoder.latent is not None) + has_experts
+
+
 def _skipped_seconds(
     setting: PricingSetting,
     tokens: int,
@@ -172,10 +185,10 @@ def _seconds_of_modules(
 ) -> float:
     """Return the seconds of the modules of a layer that are recomputed one by one.
 
-    What each module computes again is that of Megatron-Core's `recompute_modules`: both norms, the
-    up projections of latent attention with their rotary positions, the feed-forward of a layer
-    without experts, all of the experts' layer with its dispatch, the experts' activation function,
-    or the experts that every token passes.
+    What each module computes again is that of Megatron-Core's `recompute_modules`: norms of their
+    own, the up projections of latent attention with their rotary positions, the feed-forward of a
+    layer without experts and the norm within it, all of the experts' layer with its dispatch, the
+    experts' activation function, or the experts that every token passes.
 
     Args:
         setting: The sizes, the devices, the framework, and the modules.
@@ -206,12 +219,14 @@ def _seconds_of_modules(
     moved = dict.fromkeys(setting.recomputed_modules, 0.0)
     seconds = dict.fromkeys(setting.recomputed_modules, 0.0)
     seconds["core_attn"] = attend
-    moved["layernorm"] = NORMS * stream
+    moved["layernorm"] = (
+        num_own_norms(setting, expert_passes is not None) * NORM * stream
+    )
     seconds["mla_up_proj"] = sum(latent)
     moved["mla_up_proj"] = rotary
     if experts is None or expert_passes is None:
         seconds["mlp"] = feed_forward
-        moved["mlp"] = between
+        moved["mlp"] = between + NORM * stream
     else:
         rows = experts.active / shards
         of_rows = 12 * d.hidden + constants["chosen_forward"] * experts.width
