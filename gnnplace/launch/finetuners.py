@@ -157,6 +157,7 @@ def read_axolotl(
         optimizer=training_optimizer(reading, "optimizer"),
         compile=reading.is_on("torch_compile"),
         lora=lora,
+        length=reading.count("sequence_len"),
         lines=reading.keys.word_lines(AXOLOTL_KEYS),
     )
     return _finished(reading, plan, text)
@@ -208,6 +209,7 @@ def read_factory(
         gradients="same",
         optimizer=training_optimizer(reading, "optim") or "adamw",
         lora=lora,
+        length=reading.count("cutoff_len"),
         lines=reading.keys.word_lines(FACTORY_KEYS),
     )
     if any(reading.keys.has(key) for key in MEGATRON_DEGREES):
@@ -281,6 +283,7 @@ def read_trl(
         optimizer=training_optimizer(reading, "optim") or "adamw",
         compile=reading.is_on("torch_compile"),
         lora=lora,
+        length=reading.count("max_length") or reading.count("max_seq_length"),
         lines=reading.keys.word_lines(TRL_KEYS),
     )
     return _finished(reading, plan, text)

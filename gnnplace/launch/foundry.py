@@ -127,6 +127,7 @@ def read_foundry(
         optimizer=reading.optimizer("optimizer.name", plain.get(name, name)),
         compile=reading.get("compile_config") is not None,
         sizes=_sizes(reading),
+        length=reading.count("max_seq_len"),
         lora=read_adapters(reading, ADAPTERS) if has_adapters else None,
         lines=reading.keys.word_lines(WORD_KEYS),
     )

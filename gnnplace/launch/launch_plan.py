@@ -97,6 +97,7 @@ class LaunchPlan:
             framework's default.
         offload: State that lies in the host's memory, in the words of a plan.
         sizes: Sizes of the model.
+        length: Tokens of an example, where a file says them and takes the model from elsewhere.
         lora: Adapters that are trained instead of the parameters, as `--lora` has them; None: none
             that the file states.
         details: Properties of the layers beside sizes, for a file that is written. Readers leave it
@@ -132,6 +133,7 @@ class LaunchPlan:
     cuda_graphs: str | None = None
     offload: str = NONE
     sizes: DecoderSizes | None = None
+    length: int | None = field(default=None, compare=False)
     lora: str | None = None
     details: LayerDetails | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()

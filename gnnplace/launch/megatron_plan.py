@@ -310,6 +310,7 @@ def plan_of_flags(
         cuda_graphs=_graphs(flags)[0],
         offload=OPTIMIZER if _offloads(flags) else NONE,
         sizes=sizes,
+        length=None if sizes is not None else _length(flags),
         notes=tuple(_notes(flags, sizes)),
         not_priced=tuple(_not_priced(flags, places)),
         lines=_word_lines(flags, places),
@@ -474,6 +475,12 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
         head_norms=latent is None and is_on(flags, "qk-layernorm"),
         positions=_positions(flags, length, largest_position, is_gated=gated),
     )
+
+
+def _length(flags: Flags) -> int | None:
+    """Return the tokens of an example, or None if no flag says them as a number."""
+    length = flags.get("seq-length", "")
+    return int(length) if re.fullmatch("[1-9][0-9]{0,8}", length) else None
 
 
 def _positions(

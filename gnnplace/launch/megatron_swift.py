@@ -85,6 +85,8 @@ def add_defaults(flags: Flags, text: str) -> Flags:
     completed = {**DEFAULTS, **flags}
     if "expert-model-parallel-size" in flags:
         completed.setdefault("expert-tensor-parallel-size", "1")
+    if flags.get("max-length", "").isdigit():
+        completed.setdefault("seq-length", flags["max-length"])
     if "fp16" in flags:
         del completed["bf16"]
     for variable, flag in PROCESSES.items():

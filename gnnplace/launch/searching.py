@@ -612,7 +612,11 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
     if model is None and plan.sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
     if model is not None:
-        decoder = decoder_of(model, num_devices=num_devices)
+        name = model
+        # The file's examples count, unless MODEL itself says a length.
+        if plan.length is not None and "length=" not in model:
+            name += f"{'&' if '?' in model else '?'}length={plan.length}"
+        decoder = decoder_of(name, num_devices=num_devices)
     else:
         decoder = plan.sizes
     if decoder is None:

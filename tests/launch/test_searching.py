@@ -214,3 +214,32 @@ def test_layers_that_a_launcher_is_not_told_are_refused(name, model, reason):
     """A file of dense layers would start, and train another model."""
     with pytest.raises(InfeasibleError, match=reason):
         gnnplace.plan(model, "nvswitch-h100-8", launcher=name, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("HuggingFaceTB/SmolLM2-360M", 1024),
+        ("HuggingFaceTB/SmolLM2-360M?length=512", 512),
+    ],
+)
+def test_examples_of_a_named_model_have_the_file_s_tokens(model, tokens):
+    """A recipe or a fine-tuning file names a checkpoint and says how long its examples are."""
+    plan = LaunchPlan(dp=8, microbatch_size=1, batch=8, length=1024, optimizer="adamw")
+    priced = price_launch_plan(plan, "axolotl", "nvlink-a100-8", model=model)
+    assert priced.setting.decoder.length == tokens
+
+
+def test_shards_of_experts_count_where_the_model_is_named():
+    """Megatron's ep counts groups over all shards; of a dense model they are nothing."""
+    plan = LaunchPlan(dp=1, tp=4, ep=4, etp=1, pp=2, microbatch_size=1, batch=4,
+                      precision="bf16-master", optimizer="adamw")  # fmt: skip
+    experts = price_launch_plan(
+        plan, "megatron-bridge", "dgx-h100-8x8", model="Qwen/Qwen3-30B-A3B"
+    )
+    assert "tp=4,etp=1" in str(priced_spec(experts.plan, experts.setting))
+    dense = replace(plan, ep=1, pp=1, dp=2)
+    answer = price_launch_plan(
+        dense, "megatron-bridge", "dgx-h100-8x8", model="Qwen/Qwen3-8B"
+    )
+    assert "etp" not in str(priced_spec(answer.plan, answer.setting))
