@@ -16,7 +16,6 @@ from gnnplace.tracing.program.program import Program, clone_initial
 from tests.costs.profiling.programs import small
 from tests.tracing.straight_run import run_program
 
-
 TRIES = 3
 """Comparisons of two measurements: a neighbour of this machine disturbs one of them for some
 seconds, and a measurement that is wrong disagrees each time."""
