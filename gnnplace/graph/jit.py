@@ -9,8 +9,7 @@ Both are numba's ``njit`` with a cache on disk, without checks of bounds, and wi
   kernel made then. Its module is optimised by inlining and counts of references alone, and no
   machine code is made of it: the kernels above it have it compiled into them, and optimise it
   there. Its cache on disk holds LLVM's bitcode;
-* passes over single functions that are only declared, or in a kernel's own module: all passes run
-  over that at the end;
+* functions that are only declared in a module get no passes of their own;
 * passes over what kernels do not have: closures, ``with``, literals to unroll, expressions of whole
   arrays (``UNUSED_PASSES``);
 * a function for every kind of new array: ``empty`` is written into the kernel that asks for it;
@@ -133,8 +132,12 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The compiled code of a kernel."""
 
     def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
-        """Run no function passes: all passes run over the module at the end."""
+        """Run the function passes over the functions that have a body."""
         ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
         """Drop the Python wrappers of kernels that were linked in, because nobody calls them."""
@@ -173,14 +176,6 @@ class InnerLibrary(KernelLibrary):
     """Code that is only ever linked into the code of kernels."""
 
     codegen = _NoEnvironment()
-
-    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
-        """Run the function passes over the functions that have a body."""
-        super()._optimize_functions(ll_module)
-        for function in ll_module.functions:
-            if not function.is_declaration:
-                passes, builder = self._codegen._function_pass_manager()
-                passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
         """Inline functions and drop reference counts that cancel out."""
