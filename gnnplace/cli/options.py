@@ -70,8 +70,11 @@ def _add_option(
         settings["action"] = ACTIONS[kind]
     elif kind == "text or none":
         settings["type"] = str | None
-    help_text = re.sub(r"\{(\w+)\}", lambda found: _choices_text(found[1]), help)
-    parser.add_argument(*name.split(), help=help_text, **settings)
+    # A name in braces stands for what there is to choose from.
+    for choices in re.findall(r"\{(\w+)\}", help):
+        names = MODELS if choices == "model" else ", ".join(NAMES[choices]())
+        help = help.replace(f"{{{choices}}}", names)
+    parser.add_argument(*name.split(), help=help, **settings)
 
 
 ACTIONS = {"flag": "store_true", "list": "append"}
@@ -120,13 +123,6 @@ MODELS = (
     f"without zoo: before it: {', '.join(ZOO)}."
 )
 """What a help says of the models that there are."""
-
-
-def _choices_text(name: str) -> str:
-    """Return the choices that a help lists, by the name in its braces."""
-    if name == "model":
-        return MODELS
-    return ", ".join(NAMES[name]())
 
 
 def capture_options(args: Namespace, **changed: object) -> gnnplace.CaptureOptions:

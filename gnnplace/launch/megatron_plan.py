@@ -795,10 +795,10 @@ def _recompute(flags: Flags, source: str) -> str:
 def _recomputed_modules(flags: Flags) -> str:
     """Return the word for modules that are recomputed one by one; attention alone by default."""
     names = re.findall(r"\w+", flags.get("recompute-modules", ATTENTION))
-    known = [name for name in RECOMPUTED_MODULES if name in names]
-    if known == [ATTENTION]:
+    modules = [name for name in RECOMPUTED_MODULES if name in names]
+    if modules == [ATTENTION]:
         return SELECTIVE
-    return f"modules:{'+'.join(known)}" if known else NONE
+    return f"modules:{'+'.join(modules)}" if modules else NONE
 
 
 def _graphs(flags: Flags) -> tuple[str | None, str]:

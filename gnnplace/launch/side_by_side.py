@@ -76,7 +76,8 @@ def launcher_plans(
         InputError: If there is no such launcher or framework, or it cannot train the model.
         InfeasibleError: If no launcher can be told a plan that fits.
     """
-    search = _search_of(named, cluster, options, precision, progress)
+    search = _search_of(named, cluster, options, precision)
+    search = replace(search, progress=progress)
     # What a launcher cannot train is a reason beside the others' plans.
     plans: dict[str, list[Plan]] = {}
     entries: dict[str, AlternativeEntry] = {}
@@ -160,7 +161,6 @@ def _search_of(
     cluster: Cluster,
     options: SearchOptions,
     precision: str | None,
-    progress: Progress | None = None,
 ) -> LauncherSearch:
     """Return the searches of launchers' plans for a model. Arguments as of `launcher_plans`."""
     job = named.job
@@ -182,7 +182,6 @@ def _search_of(
         and options.trades is None,
         budget=options.budget,
         details=layer_details(named.row.name),
-        progress=progress,
     )
 
 

@@ -428,10 +428,10 @@ def _plans_in_words(
         InfeasibleError: If the launcher or framework that is asked for can train no plan that fits,
             or none reaches the rate.
     """
-    given = question.given
+    spec = question.given
     precision = question.job.precision
-    if named is not None and isinstance(given, PlanSpec) and options.launcher:
-        return [price_words(named, devices, given, options, precision)]
+    if named is not None and isinstance(spec, PlanSpec) and options.launcher:
+        return [price_words(named, devices, spec, options, precision)]
     if named is None or question.given is not None:
         _check_only(
             launcher=options.launcher,

@@ -296,6 +296,6 @@ def passes_ahead(group: SpecGroup, plain: PlanSpec) -> int:
         seconds -= of_stages[-1, 0]
     else:
         seconds += np.array(inputs)[stages.kinds[0, 1:]].sum()
-    most = limits(plain.schedule, plain.pp, group.microbatches)[0]
-    each = max(float(of_stages[0, 0]), 1e-30)
-    return max(1, min(most, math.ceil(seconds * (1 - 1e-9) / each)))
+    limit = limits(plain.schedule, plain.pp, group.microbatches)[0]
+    first_stage = max(float(of_stages[0, 0]), 1e-30)
+    return max(1, min(limit, math.ceil(seconds * (1 - 1e-9) / first_stage)))

@@ -443,10 +443,11 @@ def ranks_that_fit(group: SpecGroup, spec: PlanSpec) -> BoolArray | None:
     saved[order] = np.array([cost.saved for cost in costs])[stages.kinds.T.ravel()]
     rows = fixed_rows(spec.schedule, spec.pp, saved.size, group.microbatches)
     fits: list[bool] = []
-    for rank, kept in enumerate(peak_saved(*rows, saved).tolist()):
+    for rank, saved_bytes in enumerate(peak_saved(*rows, saved).tolist()):
         of_rank = [costs[kind] for kind in stages.kinds[:, rank].tolist()]
         usable = group.pricer.framework.usable_memory(group.kinds[rank])
-        fits.append(group.pricer.rank_bytes(of_rank, kept).reserved <= usable)
+        memory = group.pricer.rank_bytes(of_rank, saved_bytes)
+        fits.append(memory.reserved <= usable)
     return np.array(fits)
 
 

@@ -123,9 +123,9 @@ def profile(
                 index[op.name if op.name in index else f"{op.name}#0"]
                 for op in program.ops
             ]
-            error[kind] = _mean_error(group, seconds, times.error[first], time[kind])
-            source[kind] = _main_source(
-                group, seconds, [times.source[i] for i in first]
+            sources = [times.source[i] for i in first]
+            error[kind], source[kind] = _errors_of_groups(
+                group, seconds, times.error[first], sources, time[kind]
             )
     problem = build_problem(
         program.name,
@@ -258,27 +258,31 @@ def _estimated(
     return times
 
 
-def _mean_error(
-    group: IntArray, seconds: FloatArray, error: FloatArray, total: FloatArray
-) -> FloatArray:
-    """Return the error of each group: the mean of its ops', weighted by time.
+def _errors_of_groups(
+    group: IntArray,
+    seconds: FloatArray,
+    error: FloatArray,
+    source: list[str],
+    total: FloatArray,
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """Return the error of each group, and the source of its longest op.
 
-    Errors of one source are correlated, so that they do not cancel out.
+    The error is the mean of its ops', weighted by time: errors of one source are correlated, so
+    that they do not cancel out.
+
+    Args:
+        group: The group of each op. [ops]
+        seconds: Seconds of each op. [ops]
+        error: Error of each op. [ops]
+        source: Source of each op's seconds. [ops]
+        total: Seconds of each group. [groups]
     """
     weighed = np.bincount(group, seconds * error, len(total))
-    return np.asarray(
-        np.divide(weighed, total, out=np.zeros_like(total), where=total > 0)
-    )
-
-
-def _main_source(
-    group: IntArray, seconds: FloatArray, source: list[str]
-) -> tuple[str, ...]:
-    """Return, for each group, the source of its longest op."""
+    mean = np.divide(weighed, total, out=np.zeros_like(total), where=total > 0)
     longest_op = np.zeros(int(group.max()) + 1, dtype=np.intp)
     order = np.argsort(seconds, kind="stable")
     longest_op[group[order]] = order
-    return tuple(source[i] for i in longest_op)
+    return np.asarray(mean), tuple(source[i] for i in longest_op)
 
 
 def _are_seconds(value: object, count: int) -> bool:

@@ -216,28 +216,28 @@ def _seconds_of_modules(
     else:
         between = GELU[0] * inside
         rotary = 0.0
-    moved = dict.fromkeys(setting.recomputed_modules, 0.0)
+    traffic = dict.fromkeys(setting.recomputed_modules, 0.0)
     seconds = dict.fromkeys(setting.recomputed_modules, 0.0)
     seconds["core_attn"] = attend
-    moved["layernorm"] = (
+    traffic["layernorm"] = (
         num_own_norms(setting, expert_passes is not None) * NORM * stream
     )
     seconds["mla_up_proj"] = sum(latent)
-    moved["mla_up_proj"] = rotary
+    traffic["mla_up_proj"] = rotary
     if experts is None or expert_passes is None:
         seconds["mlp"] = feed_forward
-        moved["mlp"] = between + NORM * stream
+        traffic["mlp"] = between + NORM * stream
     else:
         rows = experts.active / shards
         of_rows = 12 * d.hidden + constants["chosen_forward"] * experts.width
         seconds["shared_experts"] = feed_forward
-        moved["shared_experts"] = between
-        moved["moe_act"] = ADDED * rows * experts.width
+        traffic["shared_experts"] = between
+        traffic["moe_act"] = ADDED * rows * experts.width
         seconds["moe"] = expert_passes.recomputed + router + feed_forward
-        moved["moe"] = between + rows * of_rows
+        traffic["moe"] = between + rows * of_rows
     kernels = setting.framework.kernels
     return sum(
-        seconds.get(module, 0.0) + kernels.stream(tokens * moved.get(module, 0.0))
+        seconds.get(module, 0.0) + kernels.stream(tokens * traffic.get(module, 0.0))
         for module in setting.recomputed_modules
     )
 

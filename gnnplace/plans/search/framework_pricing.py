@@ -289,18 +289,18 @@ class FrameworkPricer(Pricer):
         stage = setting.stage
         if setting.key not in self._whole_bytes:
             self._whole_bytes[setting.key] = self._bytes_whole(setting)
-        whole = self._whole_bytes[setting.key]
+        unfreed = self._whole_bytes[setting.key]
         freed, recomputing = self._freed(stage, setting.costs)
         if stage.attention:
             recomputing = 0.0
-        at_work = recomputing + whole.working[0] + whole.working[1]
+        at_work = recomputing + unfreed.working[0] + unfreed.working[1]
         return StageBytes(
-            terms=whole.terms,
-            saved=whole.saved - freed + whole.inputs,
-            working=whole.gathered + max(whole.loss, at_work),
+            terms=unfreed.terms,
+            saved=unfreed.saved - freed + unfreed.inputs,
+            working=unfreed.gathered + max(unfreed.loss, at_work),
             recomputing=recomputing,
-            resident=whole.resident,
-            updating=whole.updating,
+            resident=unfreed.resident,
+            updating=unfreed.updating,
             is_sharded=self.zero_as_run(stage.zero, is_whole=setting.is_whole)
             >= SHARDED,
         )

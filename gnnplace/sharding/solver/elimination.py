@@ -161,9 +161,12 @@ class _Elimination:
 
 def _classes(memo: Memo, tables: list[Factor], node: int) -> Classes:
     """Return the classes of a node's configurations that all tables together tell apart."""
-    return memo.joint(
-        [table.classes_of(node) for table in tables if node in table.scope]
-    )
+    classes = [
+        table.classes[table.scope.index(node)]
+        for table in tables
+        if node in table.scope
+    ]
+    return memo.joint(classes)
 
 
 def _representatives(

@@ -35,10 +35,6 @@ class Factor:
     cost: FloatArray
     classes: tuple[Classes, ...]
 
-    def classes_of(self, node: int) -> Classes:
-        """Return the classes of a node of the scope."""
-        return self.classes[self.scope.index(node)]
-
     def signature(self, roles: Sequence[int]) -> tuple[int, ...]:
         """Return a key that differs for tables that are not the same over nodes of the same
         roles.

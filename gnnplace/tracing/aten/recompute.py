@@ -188,9 +188,14 @@ def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[Pro
         regions: The regions of ops by name, those outside left out.
     """
     ops = list(ops)
-    run_of = {
-        o.name: second_run(regions.get(o.name, ())) for o in ops if o.phase == BACKWARD
-    }
+    # The innermost run of each op's regions that computes again, or none.
+    run_of: dict[str, Region] = {}
+    for op in ops:
+        if op.phase == BACKWARD:
+            region = regions.get(op.name, ())
+            while region and region[-1][1] == 0:
+                region = region[:-1]
+            run_of[op.name] = region
     if not any(run_of.values()):
         return ops
     maker = {result: op for op in ops for result in op.results}
@@ -248,10 +253,3 @@ def _triggers(
             if earlier:
                 triggers[run] = max(earlier, key=position.__getitem__)
     return triggers
-
-
-def second_run(region: Region) -> Region:
-    """Return the innermost run of a region that computes again; empty if there is none."""
-    while region and region[-1][1] == 0:
-        region = region[:-1]
-    return region

@@ -94,13 +94,15 @@ class Translator:
         elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:
             function = operations.only
             args = (str(target), *args)
+        # Autograd tags the nodes of its passes.
+        is_backward = node.meta.get("partitioner_tag") == "is_backward"
         return ProgramOp(
             name=node.name,
             target=function,
             args=args,
             kwargs=kwargs,
             results=self._results(node),
-            phase=phase_of(node),
+            phase=BACKWARD if is_backward else FORWARD,
             module=module_of(node),
             view=is_view(target),
             beside=not stack_of(node),
@@ -134,9 +136,10 @@ class Translator:
             CaptureError: their shapes depend on numbers.
         """
         value = node.meta.get("val")
-        if any(map(_is_unknown, pytree.tree_leaves(value))):
-            reason = on_numbers(str(node.target), node_place(node))
-            raise CaptureError(f"capture failed{node_place(node)}: {reason}")
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, torch.Tensor) and set(map(type, leaf.shape)) - {int}:
+                reason = on_numbers(str(node.target), node_place(node))
+                raise CaptureError(f"capture failed{node_place(node)}: {reason}")
         if isinstance(value, torch.Tensor):
             self._names[node.name] = node.name
             self.values[node.name] = value_info(value)
@@ -159,13 +162,6 @@ class Translator:
         return name
 
 
-def _is_unknown(value: object) -> bool:
-    """Return whether a value is a tensor whose shape depends on numbers."""
-    return isinstance(value, torch.Tensor) and not all(
-        type(n) is int for n in value.shape
-    )
-
-
 def _branch(node: fx.Node) -> str:
     """Return what to write instead of an op that chooses between branches."""
     if "cond" not in str(node.target):
@@ -181,13 +177,6 @@ def _no_tensor(node: fx.Node) -> str:
     if node.op in ("placeholder", "get_attr"):
         return OWN_GENERATOR
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
-
-
-def phase_of(node: fx.Node) -> str:
-    """Return the phase of a node as autograd tagged it."""
-    if node.meta.get("partitioner_tag") == "is_backward":
-        return BACKWARD
-    return FORWARD
 
 
 def module_of(node: fx.Node) -> str | None:

@@ -226,20 +226,17 @@ def switched_off(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
     kwargs = dict(node.kwargs)
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.name not in OFF or not _is_switch(node, argument.name):
+        if argument.name not in OFF:
             continue
+        if argument.name in ("training", "train"):
+            name = op_name(node.target)
+            if "norm" not in name and "dropout" not in name:
+                continue
         if position < len(args):
             args[position] = OFF[argument.name]
         elif argument.name in kwargs:
             kwargs[argument.name] = OFF[argument.name]
     return args, kwargs
-
-
-def _is_switch(node: fx.Node, argument: str) -> bool:
-    """Return whether an argument of an op freezes batch norm or turns dropout off."""
-    if argument in ("training", "train"):
-        return any(word in op_name(node.target) for word in ("norm", "dropout"))
-    return True
 
 
 def _bytes(module: fx.GraphModule) -> int:

@@ -174,15 +174,9 @@ def added(op: Op) -> State:
     mixed = len(scales) > 1 or plain_number or any(s.kind == SAME for _, s in states)
     if scales and mixed:
         return only_state(elementwise(op))
-    operands = {n: _normal(op, n, s) for n, s in states}
+    # An operand that is not split must be plain.
+    operands = {n: s if s.kind == SPLIT else op.plain(n) for n, s in states}
     return only_state(aligned(op, operands, scales.pop() if scales else 1.0))
-
-
-def _normal(op: Op, node: fx.Node, state: State) -> State:
-    """Return the state of an operand; one that is not split must be plain."""
-    if state.kind == SPLIT:
-        return state
-    return op.plain(node)
 
 
 def _added_sums(op: Op, states: list[tuple[fx.Node, State]], number: bool) -> State:

@@ -189,7 +189,11 @@ class Op:
         """
         state = self.state(value)
         if state.kind in (SUM, POSITION):
-            self.give(value, f"it is not linear in {place_word(state)}")
+            if state.kind == SUM:
+                summed = "a sum over the examples"
+            else:
+                summed = "the positions of the examples"
+            self.give(value, f"it is not linear in {summed}")
         if state.kind == SPLIT and not is_one(state.scale):
             raise ChangeError(value, state.scale)
         return state
@@ -211,13 +215,6 @@ class Op:
         """Return an operand of this op in the graph of the whole batch."""
         pairs = zip(flat_nodes(self.node), flat_nodes(self.twin), strict=True)
         return next(twin for operand, twin in pairs if operand is value)
-
-
-def place_word(state: State) -> str:
-    """Return what a sum or positions are, for people."""
-    if state.kind == SUM:
-        return "a sum over the examples"
-    return "the positions of the examples"
 
 
 def flat_nodes(node: fx.Node) -> list[fx.Node]:

@@ -301,23 +301,23 @@ def kept_by(root: nn.Module) -> tuple[list[tuple[str, Any]], list[Any]]:
     code = _Code({id(m) for m in modules})
     code.add([*modules, *(vars(m) for m in modules)])
     places = [*code.may_keep()]
-    kinds = {kind for m in modules for kind in type(m).__mro__ if not _is_torch(kind)}
+    # Classes that are neither torch's nor Python's own, and the files that they are in.
+    kinds = {
+        kind
+        for module in modules
+        for kind in type(module).__mro__
+        if kind.__module__.partition(".")[0] not in ("torch", "builtins")
+    }
     owners = {sys.modules.get(kind.__module__) for kind in kinds} - {None} | kinds
-    return places, [*code.caches, *(x for owner in owners for x in _caches_of(owner))]
-
-
-def _is_torch(kind: type) -> bool:
-    """Return whether a class is torch's or Python's own."""
-    return kind.__module__.partition(".")[0] in ("torch", "builtins")
-
-
-def _caches_of(owner: object) -> Iterator[Any]:
-    """Yield caches of results that a file or class of a library has, wrapped once or not."""
-    for value in vars(owner).values():
-        cells = value.__closure__ or () if isinstance(value, FunctionType) else ()
-        for thing in (value, *(_Cell(cell).get("") for cell in cells)):
-            if isinstance(thing, _lru_cache_wrapper):
-                yield thing
+    # Their caches of results, wrapped once or not.
+    caches = [*code.caches]
+    for owner in owners:
+        for value in vars(owner).values():
+            cells = value.__closure__ or () if isinstance(value, FunctionType) else ()
+            for thing in (value, *(_Cell(cell).get("") for cell in cells)):
+                if isinstance(thing, _lru_cache_wrapper):
+                    caches.append(thing)
+    return places, caches
 
 
 def _may_change(value: object) -> bool:
