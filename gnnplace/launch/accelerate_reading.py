@@ -330,10 +330,8 @@ def _precision(reading: _Reading, kind: str) -> str:
             f"{reading.keys.source}: mixed_precision: {shown(half)}: must be no, bf16, fp16 or fp8"
         )
     precision = PRECISIONS[half]
-    if kind in (
-        "DEEPSPEED",
-        "MEGATRON_LM",
-    ):  # half parameters, a fp32 copy in the optimizer
+    # Half-precision parameters, and a float32 copy in the optimizer.
+    if kind in ("DEEPSPEED", "MEGATRON_LM"):
         precision = precision.replace("mixed", "master")
     return precision
 

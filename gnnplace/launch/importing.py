@@ -35,14 +35,12 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
         plan = plan.with_dp(devices, plan.source)
     batch = batch or plan.batch
     if batch is None and plan.microbatch_size is not None and plan.dp is not None:
-        batch = (
-            plan.dp * plan.microbatch_size * (plan.accumulation or 1)
-        )  # launchers assume it
+        # Launchers assume this.
+        batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)
     size = plan.microbatch_size
     if size is None and batch is not None and plan.accumulation and plan.dp is not None:
-        size = (
-            batch // (plan.dp * plan.accumulation) or 1
-        )  # DeepSpeed computes it in this way
+        # DeepSpeed computes it in this way.
+        size = batch // (plan.dp * plan.accumulation) or 1
     return check_plan_words(
         replace(plan, batch=batch, microbatch_size=size), plan.source
     )

@@ -198,9 +198,8 @@ class LaunchPlan:
         etp = self.etp
         if etp == self.tp or self.sizes is None or self.sizes.experts is None:
             etp = None
-        if (
-            etp is not None
-        ):  # a launcher counts all groups of experts, a plan those beside shards
+        # A launcher counts all groups of experts, a plan those beside shards.
+        if etp is not None:
             ep = max(1, ep * etp // self.tp)
         return PlanSpec(
             dp=self.dp or 1,
@@ -394,9 +393,8 @@ def header(
             for `with_header`.
     """
     words = {key: getattr(plan, key) for key in keys if getattr(plan, key) is not None}
-    header_lines = [
-        " ".join(line.split()) for line in lines
-    ]  # a name may have a newline
+    # A name may have a newline.
+    header_lines = [" ".join(line.split()) for line in lines]
     return [*header_lines, *([MARK + json.dumps(words)] if words else [])]
 
 

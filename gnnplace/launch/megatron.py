@@ -74,9 +74,8 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         "# Start it in the root of Megatron-LM; on servers, with NODE_RANK and MASTER_ADDR.",
         "# RUN has made-up data; put yours there, or behind the name of this script.",
     ]
-    if (
-        plan.zero < 2
-    ):  # which Megatron's FSDP refuses, and splits on GPUs before Blackwell need
+    # Megatron's FSDP refuses it, and splits need it on GPUs before Blackwell.
+    if plan.zero < 2:
         text.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
     for name, flags in groups:
         text += [f"{name}=(", *(f"    {flag}" for flag in flags), ")"]

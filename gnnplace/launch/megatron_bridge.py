@@ -44,13 +44,8 @@ from gnnplace.launch.recipe_code import Made, RecipeReader, Symbol, parse_module
 LINE = re.compile(r"\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*([^\s#][^#]*)(?:#.*)?")
 PEFT_DEFAULTS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 PEFT_DEFAULT_RANK = 32
-READ = (
-    "model",
-    "train",
-    "ddp",
-    "comm_overlap",
-    "optimizer",
-)  # sections that say a plan
+# The sections that describe a plan.
+READ = ("model", "train", "ddp", "comm_overlap", "optimizer")
 PLAN_FLAGS = frozenset(name for names in WORD_FLAGS.values() for name in names)
 """Flags that say a word of a plan."""
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -249,9 +244,8 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
             "model.add_bias_linear": str(not plan.sizes.gated).lower(),
             "model.share_embeddings_and_output_weights": str(plan.sizes.tied).lower(),
         }
-        if (
-            experts is not None and experts.dense
-        ):  # a list, where the flag has a pattern
+        # A list, where the flag has a pattern.
+        if experts is not None and experts.dense:
             layer_pattern = ["0"] * experts.dense + ["1"] * (
                 plan.sizes.layers - experts.dense
             )

@@ -493,9 +493,8 @@ class LauncherSearch:
         """Return the sizes, devices and framework that a launcher's plans are priced for."""
         precision = self.precision
         if precision is None and launcher in OF_DEEPSPEED:
-            precision = TRAITS[
-                "megatron-deepspeed"
-            ].precision  # DeepSpeed's engine keeps copies
+            # DeepSpeed's engine keeps copies.
+            precision = TRAITS["megatron-deepspeed"].precision
         key = framework, precision
         if key not in self._settings:
             self._settings[key] = setting_of(

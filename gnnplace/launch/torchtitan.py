@@ -226,12 +226,8 @@ LAYERS: Mapping[str, LayerDetails] = {
 """What layers of its configurations have beside sizes, by what the names of these begin with."""
 DEEPSEEK_EPSILON = 1e-5
 """Of norms of its DeepSeek-V3, which the published models do not have."""
-FAMILIES = (
-    "llama3",
-    "deepseek_v3",
-    "qwen3",
-    "gpt_oss",
-)  # folders of `torchtitan/models`
+# Folders of `torchtitan/models`.
+FAMILIES = ("llama3", "deepseek_v3", "qwen3", "gpt_oss")
 SCHEDULES = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
@@ -279,9 +275,8 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     Yields:
         A line for the user, and the nearest plan so far that torchtitan can express.
     """
-    still = plan.pp == 1 and not (
-        plan.sizes and plan.sizes.experts
-    )  # torchtitan can capture these
+    # Steps that torchtitan can capture.
+    still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)
     for given_up, run in plan.as_it_runs(
         "torchtitan", compiles=True, graphs=("iteration",) * still
     ):
@@ -536,9 +531,8 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
     settings["compile.enable"] = plan.compile
     settings |= {"compile.components": ["model", "loss"]} if plan.compile else {}
     if plan.pp > 1 or sizes.experts or plan.cuda_graphs == "off":
-        settings["training.disable_cuda_graphs"] = (
-            True  # torchtitan refuses stages beside them
-        )
+        # torchtitan refuses stages beside CUDA graphs.
+        settings["training.disable_cuda_graphs"] = True
     elif plan.cuda_graphs:
         settings["training.disable_cuda_graphs"] = False
     if plan.pp > 1:

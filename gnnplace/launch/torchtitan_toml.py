@@ -303,9 +303,8 @@ def _microbatches(keys: Keys, local: int, pp: int) -> tuple[int, int]:
             raise keys.fault(count_place, f"do not divide {local} examples")
         return local // count, count
     if not keys.has("parallelism") and not keys.has(size_place):
-        return max(local // pp, 1), min(
-            pp, local
-        )  # the first generation has as many as stages
+        # The first generation has as many micro-batches as stages.
+        return max(local // pp, 1), min(pp, local)
     size = keys.count(size_place, 1) or 1
     if local % size:
         raise keys.fault(size_place, f"does not divide {local} examples")

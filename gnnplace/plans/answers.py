@@ -116,9 +116,8 @@ def _search(
     """
     seeds: list[Draft] = []
     if chain.framework is not None and is_captured(chain.source):
-        from gnnplace.plans.seeds import (
-            seed_drafts,
-        )  # imported late, since it reads captures
+        # Imported late, because it reads captures.
+        from gnnplace.plans.seeds import seed_drafts
 
         seeds = seed_drafts(chain, cluster)
     return search(
@@ -355,9 +354,11 @@ def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
     Returns:
         Bytes of the fullest device and seconds of a step, by rising bytes.
     """
-    points = sorted(
-        (max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans
-    )
+    points = []
+    for plan in plans:
+        fullest = max(plan.held(rank) for rank in range(len(plan.chunks)))
+        points.append((fullest, plan.step_time))
+    points.sort()
     frontier: list[tuple[float, float]] = []
     for memory, seconds in points:
         if not frontier or seconds < frontier[-1][1]:
@@ -379,9 +380,9 @@ def _interval(priced: Priced) -> tuple[float, float]:
         has_experts = sums is not None and bool(sums.costs.experts.any())
         return framework.step_interval(priced.step_time, num_devices, has_experts)
     seconds = [c.microbatch for c in priced.costs]
-    error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(
-        seconds
-    )
+    pairs = zip(priced.costs, seconds, strict=True)
+    weighed = sum(cost.error * weight for cost, weight in pairs)
+    error = weighed / sum(seconds)
     factor = math.exp(NINE_IN_TEN * error)
     return priced.step_time / factor, priced.step_time * factor
 

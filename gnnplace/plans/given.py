@@ -358,9 +358,8 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
             run = range(starts[0], end)
         else:
             run = range(0)
-    if (
-        chain.framework is not None
-    ):  # frameworks recompute layers, no embedding and no head
+    # Frameworks recompute layers, but neither embedding nor head.
+    if chain.framework is not None:
         run = [k for k in run if chain.layers[k] >= 0]
     recomputed = frozenset(run if kind != "none" else ())
     if kind == "selective" and isinstance(chain.source, ModelCosts):
@@ -440,9 +439,8 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
         )
         tables[partition.STATE, run] = rates.state[run]
         tables[-1, run] = cost.working
-    sums = np.concatenate(
-        [[[0.0]] * partition.WIDTH, np.cumsum(tables[:-1], axis=1)], axis=1
-    )
+    zeros = [[0.0]] * partition.WIDTH
+    sums = np.concatenate([zeros, np.cumsum(tables[:-1], axis=1)], axis=1)
     sums = np.concatenate([sums, partition.largest_at_work(tables[-1])])
     memory = pricer.usable_memory(mesh) * (max(draft.ranks) + 1) / len(stages)
     largest, cuts = partition.even_cuts(sums, memory, np.array(draft.limit), 1e-4)

@@ -73,13 +73,13 @@ def handed_over(
         whole_stage = (Stage(0, len(chain), Mesh(0, 1, 1)),)
         pricer = pricer_of(chain, MeshFabric(cluster), chain.batch)
         alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole_stage))
-        device_seconds = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
+        of_ops = np.asarray(problem.time[cluster.devices[0].kind])
+        device_seconds = float(of_ops.sum())
         # It goes on where ops on one device take as long as plans say, or longer.
         if alone is None or device_seconds < (1 - AGREE) * alone.step_time:
             return None
-        Portfolio().place(
-            problem, budget=0.0, seed=0
-        )  # the budget counts with compiled code
+        # The budget counts with compiled code.
+        Portfolio().place(problem, budget=0.0, seed=0)
         placed = Portfolio().place(
             problem, budget=max(min(budget / 5, SECONDS), LEAST), seed=0
         )

@@ -46,10 +46,8 @@ from gnnplace.errors import InputError
 from gnnplace.problem import FABRICS, Cluster, Link, is_between
 from gnnplace.simulation import message_seconds
 
-OCTAVES, EACH = (
-    14,
-    4,
-)  # sizes of collectives that rates are looked for at, from the largest down
+# Sizes of collectives for which rates are looked up, from the largest down.
+OCTAVES, EACH = (14, 4)
 
 
 @dataclass(frozen=True)
@@ -312,7 +310,8 @@ class MeshFabric:
         Where a ring crosses from servers to servers on links of their own, slower than half of the
         fastest, there are as many rings at once as a server has members, a network card each.
         """
-        ring = list(zip(members, [*members[1:], members[0]], strict=True))
+        neighbours = [*members[1:], members[0]]
+        ring = list(zip(members, neighbours, strict=True))
         latency = max(float(self.cluster.latency[a, b]) for a, b in ring)
         rates = self._shared(ring, alike)
         fastest = max(float(self.cluster.bandwidth[p]) for p in ring)

@@ -170,7 +170,8 @@ def _segments(chain: Chain, pattern: str, what: str) -> Matched:
         pattern, what
     )
     segments = np.zeros(len(chain), dtype=bool)
-    segments[[k for (k, _), hit in zip(pairs, matches.ops, strict=True) if hit]] = True
+    hits = zip(pairs, matches.ops, strict=True)
+    segments[[segment for (segment, _), is_hit in hits if is_hit]] = True
     return Matched(what, segments, matches.modules)
 
 
@@ -217,7 +218,9 @@ def _alike(
 ) -> tuple[object, ...]:
     """Return a key that is equal for runs of devices between which plans see no difference."""
     at = np.ix_(devices, devices)
-    kinds = tuple((cluster.devices[d].kind, float(cluster.memory[d])) for d in devices)
+    names = [cluster.devices[device].kind for device in devices]
+    memory = cluster.memory[list(devices)].tolist()
+    kinds = tuple(zip(names, memory, strict=True))
     links = cluster.latency[at].tobytes(), cluster.bandwidth[at].tobytes()
     return kinds, *links, allowed[:, list(devices)].tobytes()
 

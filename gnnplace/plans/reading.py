@@ -335,7 +335,8 @@ def _times(file: PlanFile) -> Iterator[str]:
         yield f"parts: add up to {parts:g} s, and step_time is {step:g} s"
     ranks = max(file.rank_of) + 1
     cuts = len(file.stages) - 1
-    if (len(file.sent), len(file.ends)) not in ((0, 0), (cuts, ranks)):
+    counts = (len(file.sent), len(file.ends))
+    if counts not in ((0, 0), (cuts, ranks)):
         yield (
             f"sent, ends: have {len(file.sent)} and {len(file.ends)} numbers for {cuts} cuts of "
             f"stages and {ranks} ranks"

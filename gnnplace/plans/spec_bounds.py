@@ -96,7 +96,8 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
         forward[cuts.begins] + group.message,
         backward[cuts.begins] + group.message,
     )
-    fill, drain = np.cumsum(fill, axis=1) - fill, np.cumsum(drain, axis=1) - drain
+    fill = np.cumsum(fill, axis=1) - fill
+    drain = np.cumsum(drain, axis=1) - drain
     work = group.microbatches * (of_forward + of_backward)
     drained = np.where(cuts.is_apart[:, np.newaxis], 0.0, drain + ends[:, :1])
     seconds = (fill + work + np.maximum(ends, drained)).max(axis=1)
@@ -210,7 +211,8 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
         of_rank = [costs[kind] for kind in column]
         ends.append(group.pricer.rank_end(of_rank, spec.zero, following))
     ends_of_ranks = np.array(ends)[stages.columns_of_ranks]
-    passes = np.array([(cost.forward, cost.backward + cost.weights) for cost in costs])
+    both = [(cost.forward, cost.backward + cost.weights) for cost in costs]
+    passes = np.array(both)
     of_stages = passes[stages.kinds]
     firsts = of_stages[0] + group.message
     fill, drain = (np.cumsum(firsts, axis=0) - firsts).T

@@ -204,7 +204,8 @@ class SpecGroup:
         if key not in self._exposed:
             costs = self.sums_on(self.kinds[rank]).costs
             seconds = self.pricer.exposed(family.zero, costs, self.replicas(family))
-            self._exposed[key] = np.pad(np.cumsum(seconds, axis=1), ((0, 0), (1, 0)))
+            sums = np.cumsum(seconds, axis=1)
+            self._exposed[key] = np.pad(sums, ((0, 0), (1, 0)))
         return self._exposed[key]
 
     @cached_property
@@ -566,7 +567,8 @@ def recomputed_modules_of(setting: PricingSetting) -> tuple[str, ...]:
         wide = [*cheap, "mlp"]
     else:
         cheap = ["layernorm", *latent, "moe_act"]
-        wide = ["layernorm", *latent, *(["mlp"] if sizes.experts.dense else []), "moe"]
+        dense = ["mlp"] if sizes.experts.dense else []
+        wide = ["layernorm", *latent, *dense, "moe"]
     return tuple(f"modules:{'+'.join(names)}" for names in (cheap, wide) if names)
 
 

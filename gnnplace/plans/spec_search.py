@@ -208,9 +208,8 @@ class _SpecSearch:
 
     def _expand_group(self, group: SpecGroup) -> None:
         """Add a group's ZeRO stages to the heap, with their bounds without recomputation."""
-        slow: set[int | None] = (
-            set()
-        )  # groups over which ZeRO 2 is too slow, and 3 is slower still
+        # Groups over which ZeRO 2 is too slow; ZeRO 3 is slower still.
+        slow: set[int | None] = set()
         for plain in group.stages_of_zero:
             if plain.zero > SHARDED and plain.zero_group in slow:
                 continue
@@ -440,7 +439,8 @@ def ranks_that_fit(group: SpecGroup, spec: PlanSpec) -> BoolArray | None:
     # Stages are counted rank by rank, and then in the order of the pipeline.
     saved = np.zeros(stages.kinds.size)
     order = np.argsort(chunk_ranks(spec.schedule, spec.pp), kind="stable")
-    saved[order] = np.array([cost.saved for cost in costs])[stages.kinds.T.ravel()]
+    of_kinds = np.array([cost.saved for cost in costs])
+    saved[order] = of_kinds[stages.kinds.T.ravel()]
     rows = fixed_rows(spec.schedule, spec.pp, saved.size, group.microbatches)
     fits: list[bool] = []
     for rank, saved_bytes in enumerate(peak_saved(*rows, saved).tolist()):

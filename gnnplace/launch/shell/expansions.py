@@ -562,9 +562,8 @@ class Expander:
         inner = [c for c in node.children if c.is_named and c.type != "comment"]
         shown = " ".join(self.source.text(node).lstrip("\\ \n\t").split())[:60]
         if shown.startswith("$((") and shown.endswith("))"):
-            return self.arithmetic(
-                node
-            )  # in a heredoc the parser takes it for a command
+            # In a heredoc the parser takes it for a command.
+            return self.arithmetic(node)
         if not inner:
             return ()
         start = self.state.copy()

@@ -120,9 +120,8 @@ class LayerKind:
         if self.sinks:
             vectors += queries // head_size
         if self.expert_bias:
-            vectors += int(
-                getattr(config, "num_local_experts", 0)
-            )  # the router's biases
+            # The biases of the router.
+            vectors += int(getattr(config, "num_local_experts", 0))
         return vectors
 
     def end_vectors(self, config: Configuration, hidden: int, vocabulary: int) -> int:

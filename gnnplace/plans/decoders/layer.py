@@ -40,10 +40,8 @@ from gnnplace.plans.decoders.setting import PricingSetting
 ADDED = 6.0  # bytes of a value that something is added to: two read, one written
 NORM = 4.0  # bytes of a value that a norm reads and writes
 ADAPTER_LAUNCHES = (3, 6)  # kernels of an adapter forward and backward, sums among them
-GELU = (
-    4.0,
-    6.0,
-)  # bytes of a half value inside: read and written, with its gradient read besides
+# Bytes of a half-precision value: read and written; with its gradient read as well.
+GELU = (4.0, 6.0)
 
 
 @dataclass(frozen=True)
@@ -332,7 +330,9 @@ def layer_products(
     joined, own_width, inside = (-(-size // shards) for size in (*parts, inner))
     up = (2 if d.gated else 1) * inside
     wide: list[Shape] = [(tokens, joined, d.hidden), (tokens, d.hidden, own_width)]
-    wide += [(tokens, up, d.hidden), (tokens, d.hidden, inside)] if inside else []
+    if inside:
+        wide.append((tokens, up, d.hidden))
+        wide.append((tokens, d.hidden, inside))
     if chosen and d.experts:
         latent_shapes.append((tokens, d.experts.count, d.hidden))
     return wide + latent_shapes
@@ -368,9 +368,8 @@ def _bytes(
     else:
         stream = float(d.hidden)
     if not d.gated:
-        apart = (
-            d.feed_forward / shards - 4.0 * stream
-        )  # GELU's bytes, where 4 h would have them
+        # GELU's bytes, as if the width were 4 h.
+        apart = d.feed_forward / shards - 4.0 * stream
         forward = constants["plain_forward"] * stream + GELU[0] * apart
         return tokens * forward, tokens * (
             constants["plain_backward"] * stream + GELU[1] * apart
@@ -389,9 +388,8 @@ def _bytes(
         + shared
         + constants["inside_backward"] * inside
     )
-    if (
-        chosen and d.experts
-    ):  # rows that are sorted, gated, and added up again, never compiled
+    # Rows are sorted, gated and added up again; this is never compiled.
+    if chosen and d.experts:
         rows = d.experts.active / shards
         forward += rows * (
             12 * d.hidden + constants["chosen_forward"] * d.experts.width

@@ -28,11 +28,8 @@ ROOFLINE_SPREAD = 1.5
 """Factor of the interval's ends where a roofline prices kernels: the error of `costs.prediction` of
 GPUs without tables is about that; assumed of a whole step."""
 KERNELS = ("flash", "products", "cudnn")  # kernels of attention that environments name
-LARGE = (
-    8192,
-    8192,
-    8192,
-)  # rows, columns and summed length that tell which kind is slowest
+# Rows, columns and inner length of a product that tells which kind is slowest.
+LARGE = (8192, 8192, 8192)
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
 
 

@@ -153,7 +153,11 @@ def _gradients(
     rows: list[list[tuple[float, float]]] = [[] for _ in range(problem.num_devices)]
     for (update_device, _, _), row in of_buckets.items():
         rows[update_device].append(row)
-    return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
+    columns = []
+    for device_rows in rows:
+        ordered = np.array(sorted(device_rows), dtype=np.float64)
+        columns.append(ordered.reshape(-1, 2))
+    return tuple(columns)
 
 
 def with_all_reduce(

@@ -239,7 +239,8 @@ def device_counts(most: int) -> list[int]:
     """
     if not 1 <= most <= MOST_DEVICES:
         raise InputError(f"devices {most}: must be between 1 and {MOST_DEVICES}")
-    return sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | {most})
+    powers_of_two = [1 << k for k in range(most.bit_length())]
+    return sorted({*powers_of_two, most})
 
 
 def group_sizes(most: int, largest: int) -> list[int]:

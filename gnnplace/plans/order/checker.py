@@ -258,7 +258,10 @@ def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
                 finished.add(row[place[p]])
                 place[p] += 1
                 moving = True
-    stuck = [(p, rows[p][k]) for p, k in enumerate(place) if k < len(rows[p])]
+    stuck = []
+    for rank, position in enumerate(place):
+        if position < len(rows[rank]):
+            stuck.append((rank, rows[rank][position]))
     if stuck:
         blocked = ", ".join(
             f"rank {p} at {a} for {_lacks(a, ranks, finished)}" for p, a in stuck

@@ -46,9 +46,8 @@ FORWARD = "F"
 INPUT = "I"
 WEIGHT = "W"
 FULL = "B"
-SEARCHED = (
-    "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
-)
+# The suffix of "zero-bubble:searched" and "v:searched"; see `plans.search.search`.
+SEARCHED = "searched"
 SCHEDULE = re.compile(
     f"1f1b|gpipe|zbv|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?"
 )
@@ -241,7 +240,8 @@ def rows_of_orders(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRow
     """
     kinds = {FORWARD: 0, INPUT: 1, FULL: 1, WEIGHT: 2}
     length = np.array([len(actions) for actions in orders])
-    rows = np.zeros((len(orders), int(length.max()), 3), dtype=np.int64)
+    longest = int(length.max())
+    rows = np.zeros((len(orders), longest, 3), dtype=np.int64)
     for rank, actions in enumerate(orders):
         rows[rank, : len(actions)] = [
             (a.chunk, kinds[a.kind], a.microbatch) for a in actions
@@ -258,7 +258,8 @@ def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
     """
     rank = np.array(line.rank)[listed_actions[:, 0]]
     length = np.bincount(rank, minlength=line.ranks)
-    rows = np.zeros((line.ranks, int(length.max(initial=0)), 3), dtype=np.int64)
+    longest = int(length.max(initial=0))
+    rows = np.zeros((line.ranks, longest, 3), dtype=np.int64)
     for p, count in enumerate(length.tolist()):
         rows[p, :count] = listed_actions[rank == p]
     return ActionRows(rows, length, line.apart)

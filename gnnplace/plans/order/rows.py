@@ -143,10 +143,8 @@ def with_messages(
         for rank, action in going.items():
             place[rank] += 1
             messages[rank].append(action)
-        for (
-            rank,
-            action,
-        ) in going.items():  # what was made in one instant is sent at its end
+        # What was computed at one instant is sent at its end.
+        for rank, action in going.items():
             message = message_after(action, ranks)
             if message is not None:
                 messages[rank].append(message.send)

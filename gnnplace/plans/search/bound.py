@@ -98,9 +98,12 @@ def _alike(space: Space) -> dict[MeshKind, Relaxed]:
             table = relaxed(space.pricer, _places(space, shape), shape)
             if table is not None:
                 tables[shape] = stacked([table])
-    return dict(
-        sorted(tables.items(), key=lambda x: x[0].devices * x[1].sums[0, ALL, -1])
-    )
+
+    def device_seconds(item: tuple[MeshKind, Relaxed]) -> float:
+        shape, table = item
+        return float(shape.devices * table.sums[0, ALL, -1])
+
+    return dict(sorted(tables.items(), key=device_seconds))
 
 
 def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
@@ -314,7 +317,8 @@ def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
             number[k, first] = numbers[kind]
     size = np.array([shape.devices for shape in alike], dtype=np.int64)
     table = stacked(tables)
-    lead = np.concatenate([[0.0], np.cumsum(np.diff(table.sums[:, LEAD]).min(axis=0))])
+    least_of_segments = np.diff(table.sums[:, LEAD]).min(axis=0)
+    lead = np.concatenate([[0.0], np.cumsum(least_of_segments)])
     microbatches = space.microbatches
     return _bisected(
         partial(_mixed_hold, table, number, size, lead, microbatches), high

@@ -222,9 +222,8 @@ def rank_parts(priced: Priced, rank: int) -> MemoryParts:
     device = cluster.devices[meshes_of(priced.draft)[rank].first]
     slack = memory.reserved - memory.allocated
     usable = priced.memory[rank]
-    if (
-        priced.pricer.chain.framework is None
-    ):  # what libraries take is reserved of the device
+    # The memory of libraries is reserved on the device.
+    if priced.pricer.chain.framework is None:
         slack += device.reserve
         usable += device.reserve
     return MemoryParts(

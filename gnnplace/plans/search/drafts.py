@@ -161,7 +161,8 @@ def _rows(space: Space, stages: LongArray) -> Row:
     devices = space.devices_of_shapes[stages[:, 1]]
     first = np.cumsum(devices) - devices
     shapes = map(space.shapes.__getitem__, stages[:, 1].tolist())
-    return list(zip(stages[:, 0].tolist(), shapes, first.tolist(), strict=True))
+    firsts = stages[:, 0].tolist()
+    return list(zip(firsts, shapes, first.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,7 +341,8 @@ def stages_of_least_largest(
     sums[:, partition.SECONDS] += choices.end / microbatches
     choices = replace(choices, sums=sums)
     low = 0.0
-    high = 2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max())
+    with_recomputation = sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1)
+    high = 2.0 * float(with_recomputation.max())
     best = choices.stages_below(microbatches, high)
     while best is not None and high - low > PRECISION * high:
         middle = 0.5 * (low + high)
@@ -360,11 +362,13 @@ def draft_of(space: Space, meshes: Row) -> Timed:
         space: The meshes, and what segments take on each.
         meshes: First segment, mesh and first device of every stage.
     """
-    ends = [*(cut for cut, _, _ in meshes[1:]), len(space.pricer.chain)]
+    cuts = [first for first, _, _ in meshes[1:]]
+    ends = [*cuts, len(space.pricer.chain)]
     stages = []
     seconds = []
     ended = 0.0
-    for k, ((first, shape, device), last) in enumerate(zip(meshes, ends, strict=True)):
+    stages_with_ends = zip(meshes, ends, strict=True)
+    for k, ((first, shape, device), last) in enumerate(stages_with_ends):
         table = space.table(shape, device)
         assert table is not None
         flying = min(len(meshes) - k, space.microbatches)
@@ -454,4 +458,5 @@ def _pipedream(space: Space) -> Iterator[Timed]:
 
 def fastest(found: list[Timed], few: int) -> list[Draft]:
     """Return the `few` best drafts by the formula's seconds, the fastest first."""
-    return [draft for _, draft in sorted(found, key=lambda pair: pair[0])[:few]]
+    fastest = sorted(found, key=lambda pair: pair[0])[:few]
+    return [draft for _, draft in fastest]

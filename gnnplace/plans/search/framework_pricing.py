@@ -410,9 +410,8 @@ class FrameworkPricer(Pricer):
                 backward=late,
                 update=update,
             )
-        if (
-            cost.is_sharded
-        ):  # gradients are scattered, and leave, with every micro-batch
+        # Gradients are scattered, and leave the GPU, with every micro-batch.
+        if cost.is_sharded:
             late = cost.backward + beyond(sent, backward)
             return replace(cost, backward=late, update=update + returned)
         return replace(cost, update=beyond(sent, backward) + update + returned)
@@ -458,9 +457,8 @@ class FrameworkPricer(Pricer):
             framework = framework.with_kernels_of(slowest)
         elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
         parameters = self._parameters(costs, run, elements)
-        if (
-            not self.chain.tied and parameters.frozen
-        ):  # a frozen table of embedding and head
+        # A frozen table that embedding and head share.
+        if not self.chain.tied and parameters.frozen:
             tied = costs.tied[run]
             repeated = PARAMETER_BYTES * float(tied.sum() - tied.max(initial=0.0))
             parameters = replace(parameters, frozen=parameters.frozen - repeated)
@@ -542,15 +540,16 @@ class FrameworkPricer(Pricer):
         Stages begin with a layer.
         """
         layers = self.chain.layers
-        begins = np.concatenate([[True], layers[1:] != layers[:-1]]) & self._is_layer
-        return np.concatenate([[0], np.cumsum(begins)])
+        begins = np.concatenate([[True], layers[1:] != layers[:-1]])
+        of_layers = np.cumsum(begins & self._is_layer)
+        return np.concatenate([[0], of_layers])
 
     @cached_property
     def _unit_numbers(self) -> IntArray:
         """Return the unit of every segment of the model; a layer is one. [segments]"""
         layers = self.chain.layers
-        changes = np.concatenate([[0], (layers[1:] != layers[:-1]).astype(np.int64)])
-        return np.cumsum(changes)
+        changes = (layers[1:] != layers[:-1]).astype(np.int64)
+        return np.cumsum(np.concatenate([[0], changes]))
 
     def _unit_order(self, run: slice) -> IntArray:
         """Return the unit of every segment of a stage, counted from its first."""
@@ -623,9 +622,8 @@ class FrameworkPricer(Pricer):
         backward_seconds = (
             float((backward + recomputed).sum() + hidden_late.sum()) + bare[1]
         )
-        exposed = max(
-            forward_seconds + backward_seconds - work, 0.0
-        )  # rounding may be below
+        # Rounding may make it negative.
+        exposed = max(forward_seconds + backward_seconds - work, 0.0)
         return StagePasses(
             float(forward_seconds), float(backward_seconds), float(exposed)
         )

@@ -94,9 +94,8 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
     forward = rows[[AGAIN, ATTENTION]]
     freed = rows[[FREED, SCORES]]
     rates_of_bytes = np.unique(forward[freed > 0] / freed[freed > 0])
-    prices = np.zeros(
-        PRICES
-    )  # seconds a byte at which one more segment is worth recomputing
+    # Seconds a byte from which one more segment is worth recomputing.
+    prices = np.zeros(PRICES)
     if len(rates_of_bytes):
         prices = np.quantile(
             rates_of_bytes, np.linspace(0.0, 1.0, PRICES), method="nearest"
@@ -122,7 +121,8 @@ def rows_of(
     costs = sums.costs
     parameters = costs.parameters.copy()
     for tied, elements in zip(chain.tied, chain.tied_in(costs), strict=True):
-        parameters[list(tied.segments[1:])] -= elements[list(tied.segments[1:])]
+        repeated = list(tied.segments[1:])
+        parameters[repeated] -= elements[repeated]
     parameters = np.maximum(parameters, 0.0)
     rates = pricer.of_segments(
         shape.zero, costs, parameters, mesh, shape.choice, least=True
@@ -144,7 +144,9 @@ def rows_of(
 
 
 def _sums(rows: FloatArray) -> FloatArray:
-    return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
+    zeros = np.zeros((len(rows), 1))
+    sums = np.cumsum(rows, axis=1)
+    return np.concatenate([zeros, sums], axis=1)
 
 
 class StageSurroundings(NamedTuple):

@@ -55,13 +55,8 @@ GIVEN = "given"  # the name of the seeds among the baselines
 OTHERS = ("zero-bubble", "v", "interleaved:2")
 CHANGES = 2000  # of the order of each plan
 TOGETHER = 20  # changes between two looks at the clock
-FEWER = (
-    -2,
-    -1,
-    1,
-    2,
-    4,
-)  # micro-batches in flight, more or less than usual, for all chunks
+# Micro-batches in flight, relative to the usual number, for all chunks.
+FEWER = (-2, -1, 1, 2, 4)
 Keep = Callable[[Draft], Priced | None]
 
 
@@ -401,7 +396,8 @@ def _deeper(draft: Draft, more: int) -> Draft | None:
         name = "zero-bubble"
     if draft.schedule.startswith("interleaved"):
         return None
-    limit = tuple(np.clip(np.array(draft.limit) + more, 1, draft.microbatches).tolist())
+    shifted = np.array(draft.limit) + more
+    limit = tuple(np.clip(shifted, 1, draft.microbatches).tolist())
     if more and limit == draft.limit:
         return None
     no = (False,) * len(limit)

@@ -43,9 +43,8 @@ SERVERS = 8  # that experts may lie on
 PRICES = (0.0, 2.0**-3, 2.0**3)  # of a byte, beside all seconds over all bytes
 FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are for
 MEGATRON = SplitChoice(WEIGHTS, border="tokens", once=1.0 / MANY)
-BARRED = (
-    2.0**20
-)  # seconds of a segment where it may not be; keeps the digits of the others
+# Seconds of a segment on a device that is excluded; keeps the digits of the others.
+BARRED = 2.0**20
 
 
 class MeshKind(NamedTuple):
@@ -126,9 +125,8 @@ class Space:
         """
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
-        whole_model = (
-            shape.replicas > 1 and self.pricer.chain.mixes
-        )  # no replica may have a share
+        # A replica must not have a share of the batch.
+        whole_model = shape.replicas > 1 and self.pricer.chain.mixes
         if whole_model or mesh.devices.stop > fabric.cluster.num_devices:
             return None
         key = (shape, fabric.kinds(mesh))
@@ -151,7 +149,8 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = mesh_sums.saved
     rates = pricer.of_segments(shape.zero, costs, costs.parameters, mesh, shape.choice)
-    sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, rates.recomputed, 0.0))
+    recomputed = np.where(freed > 0, rates.recomputed, 0.0)
+    sums[partition.AGAIN, 1:] = np.cumsum(recomputed)
     sums[partition.SECONDS, 1:] += np.cumsum(
         rates.forward + rates.backward + rates.weights
     )

@@ -19,9 +19,8 @@ from gnnplace.plans.search.draft import Draft, meshes_of, realized
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import SplitChoice
 
-STEPS = range(
-    -24, 17, 2
-)  # powers of two around the seconds of a step over a device's bytes
+# Powers of two around the seconds of a step divided by a device's bytes.
+STEPS = range(-24, 17, 2)
 
 
 def with_splits(

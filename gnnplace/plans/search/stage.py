@@ -287,9 +287,8 @@ def sums_of(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
     """
 
     def sums(values: FloatArray) -> FloatArray:
-        return np.concatenate(
-            [np.zeros((*values.shape[:-1], 1)), np.cumsum(values, -1)], -1
-        )
+        zeros = np.zeros((*values.shape[:-1], 1))
+        return np.concatenate([zeros, np.cumsum(values, -1)], -1)
 
     seconds = costs.forward + costs.backward + costs.weights
     return SegmentSums(
@@ -553,7 +552,8 @@ class Pricer:
     def most_freed(self, costs: SegmentCosts) -> FloatArray:
         """Return the bytes that recomputing each segment and its neighbours frees. [segments]"""
         layers = self.chain.layers
-        first = np.concatenate([[True], (layers[1:] != layers[:-1]) | (layers[1:] < 0)])
+        begins = (layers[1:] != layers[:-1]) | (layers[1:] < 0)
+        first = np.concatenate([[True], begins])
         return np.maximum(costs.saved - np.where(first, costs.entering, 0.0), 0.0)
 
     def _freed(self, stage: Stage, costs: SegmentCosts) -> tuple[float, float]:
@@ -799,7 +799,7 @@ class Pricer:
                 freed = costs.scores[run]
                 seconds = costs.attention[run]
             rate = count * freed / np.maximum(seconds, 1e-12)
-            candidates += [
-                (-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0
-            ]
+            for i, segment in enumerate(run):
+                if freed[i] > 0:
+                    candidates.append((-float(rate[i]), k, int(segment)))
         return [(k, s) for _, k, s in sorted(candidates)]

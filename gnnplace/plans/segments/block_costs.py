@@ -589,7 +589,8 @@ class BlockCosts(ModelCosts):
         """Return rows of all experts, experts, and widths of stream, inside, and first product."""
         call, values = self.layers.calls.calls[block.calls[0]], self.layers.calls.values
         stacks = self.finder.expert_stacks(block.calls[0])
-        experts, hidden = stacks[0][0], values[call.reads[0]].shape[-1]
+        experts = stacks[0][0]
+        hidden = values[call.reads[0]].shape[-1]
         sizes = [first * second // hidden for _, first, second in stacks]
         num_rows = next(
             self._elements(value)

@@ -350,9 +350,8 @@ def _unlike(whole: Workload) -> int:
     """
     batch = batch_of(whole)
     leaves = pytree.tree_leaves(whole.inputs)
-    sizes = [
-        int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0
-    ]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    sizes = [int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0]
     shared = {size for size in sizes if size != batch}
     return next(
         e
@@ -510,11 +509,12 @@ def _border(
 
 def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
     """Return a hash of a model's structure: its calls, shapes but for the batch, and segments."""
-    structure = [
-        [call.name, call.kind, [list(graph.values[v].shape[1:]) for v in call.results]]
-        for call in graph.calls
-    ]
-    data = json.dumps([graph.name, structure, [list(run) for run in cuts.runs]])
+    structure = []
+    for call in graph.calls:
+        shapes = [list(graph.values[value].shape[1:]) for value in call.results]
+        structure.append([call.name, call.kind, shapes])
+    runs = [list(run) for run in cuts.runs]
+    data = json.dumps([graph.name, structure, runs])
     return hashlib.sha256(data.encode()).hexdigest()
 
 

@@ -28,9 +28,8 @@ from gnnplace.torch_names import pytree
 from gnnplace.tracing import PARAMETER, SHAPE, CallGraph, CallRef, LayerCall, Rule
 
 NEARBY = 8  # calls on both sides of a cut
-LARGE = (
-    0.25  # part of the model's flops between the narrower places on both sides of a cut
-)
+# The share of the model's FLOPs between the narrower places on both sides of a cut.
+LARGE = 0.25
 MOST = 256  # segments
 FUSED = "scaled_dot_product_attention"
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum")

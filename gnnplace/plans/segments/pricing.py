@@ -151,9 +151,8 @@ class ModelCosts:
         count = len(COLUMNS) + 1
         columns = np.array(rows).T.copy()
         launched = columns[count - 1]
-        for k in range(
-            len(rows)
-        ):  # calls that make no part of the answer (masks, counts)
+        # Calls whose results are no part of the answer (masks, counts).
+        for k in range(len(rows)):
             calls = [i for i in range(*self.cuts.runs[k]) if i in self.cuts.aside]
             none = (None,) * len(grid[0])
             forwards = [self.part(i, none, kind, grid).forward for i in calls]
@@ -178,7 +177,8 @@ class ModelCosts:
         if key in self._prepared:
             return
         self._prepared.add(key)
-        splits = [self._cut(i, (None,) * len(grid[0]), grid) for i in self.cuts.aside]
+        replicated = (None,) * len(grid[0])
+        splits = [self._cut(call, replicated, grid) for call in self.cuts.aside]
         for number in numbers:
             calls = self._calls(number)
             if math.prod(grid[0]) == 1:
@@ -298,7 +298,8 @@ class ModelCosts:
         if key in self._priced:
             return self._priced[key]
         # Seconds of the passes, from kernels of the calls' parts.
-        parts = [self.part(i, c, kind, grid) for i, c in zip(calls, split, strict=True)]
+        pairs = zip(calls, split, strict=True)
+        parts = [self.part(call, choice, kind, grid) for call, choice in pairs]
         recorded = [p.recorded for p in parts]
         *passes, update, launched = self._seconds(number, split, parts, kind, grid)
         parameters, frozen, tied, summed = self._parameters(calls, split, grid)

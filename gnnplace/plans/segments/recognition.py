@@ -531,9 +531,8 @@ class _Recogniser:
                 f"{call.name}: no product of a value with a parameter"
             )
         rows, columns = values[matrices[0]].shape
-        is_transposed = (
-            call.kind != LINEAR
-        )  # such as addmm's, which has a column an output
+        # For example addmm's weight, which has a column for each output.
+        is_transposed = call.kind != LINEAR
         return Product(
             call=number,
             name=call.name,

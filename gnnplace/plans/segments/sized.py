@@ -124,8 +124,9 @@ class SizedModelCosts(ModelCosts):
                     1.0,
                 )
         # A layer's input is its first segment's, the loss its last segment's.
-        is_first = np.concatenate([[True], self.layer[1:] != self.layer[:-1]])
-        is_last = np.concatenate([self.layer[1:] != self.layer[:-1], [True]])
+        changes = self.layer[1:] != self.layer[:-1]
+        is_first = np.concatenate([[True], changes])
+        is_last = np.concatenate([changes, [True]])
         return SegmentCosts(
             update=np.zeros(len(self.layer)),
             entering=np.where(
@@ -158,9 +159,9 @@ class SizedModelCosts(ModelCosts):
         sums = np.bincount(self.layer, weights, count)
         # Where nothing was captured the layer's last segment has it all.
         alone = np.zeros(len(weights))
-        alone[
-            [int(np.flatnonzero(self.layer == k)[-1]) for k in np.unique(self.layer)]
-        ] = 1.0
+        for layer in np.unique(self.layer):
+            last_segment = np.flatnonzero(self.layer == layer)[-1]
+            alone[last_segment] = 1.0
         weights = np.where(sums[self.layer] > 0, weights, alone)
         sums = np.where(sums > 0, sums, 1.0)
         return np.asarray(by_layer[self.layer] * weights / sums[self.layer] + embedding)

@@ -321,10 +321,10 @@ class SegmentProblem(CapturedProblem):
             recorded = source.part(call, replicated, self.kind, self.priced).recorded
             kept_values = source.kept_values(call, replicated, recorded, self.priced)
             count.update(roots.get(value, value) for value, _ in kept_values)
-        it = source.layers.calls
-        values = {
-            v for c in self.calls for v in (*it.calls[c].reads, *it.calls[c].results)
-        }
+        values: set[int] = set()
+        for index in self.calls:
+            layer_call = source.layers.calls.calls[index]
+            values.update((*layer_call.reads, *layer_call.results))
         return {value: count[roots.get(value, value)] for value in values}
 
     def completed(self, choice: SplitChoice) -> tuple[int, ...]:
