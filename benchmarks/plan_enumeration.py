@@ -43,7 +43,7 @@ from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_groups import SpecSpace, recomputed_modules_of
 from gnnplace.plans.spec_search import search_specs
 from gnnplace.problem import OWN_BETWEEN, Cluster
 from gnnplace.problem.cluster.servers import ServerPool, Servers, Wire
@@ -151,6 +151,7 @@ def random_plan(
         "selective",
         "full",
         f"block:{rng.randint(1, most_layers)}",
+        *recomputed_modules_of(setting),
     ]
     if pp > 1 and traits.recomputes_by_rank:
         counts = [str(rng.randint(0, most_layers)) for _ in range(pp)]
@@ -365,7 +366,7 @@ def cuts(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[int, ...] | 
 def least_of_all(question: Question) -> tuple[float, str, int]:
     """Return the seconds of the fastest plan that fits, its words, and how many were priced."""
     least, words, number = float("inf"), "", 0
-    kinds = ["none", "selective", "full"]
+    kinds = ["none", "selective", "full", *recomputed_modules_of(question.setting)]
     kinds += [f"block:{k}" for k in range(1, question.setting.decoder.layers)]
     for plain in layouts(question):
         for recompute in kinds:

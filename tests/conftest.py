@@ -20,8 +20,9 @@ from hypothesis import settings
 # On CI every run draws the same examples, so that a failure is one that can be repeated; elsewhere
 # every run draws new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# A kernel may be compiled within an example, so that examples have no deadline.
+settings.register_profile("own", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "own")
 os.environ.setdefault("GNNPLACE_STACKS", "1")  # a worker that hangs prints where
 # A shell has jobs in the background ignore Ctrl-C, and their children too; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
 
-from gnnplace.costs import Framework
-from gnnplace.plans import RECOMPUTED_MODULES, WORDS, PlanAnswer, PlanSpec
+from gnnplace.plans import WORDS, PlanAnswer, PlanSpec, PricingSetting, own_modules
 
 RECOMPUTED = ("none", "selective", "full")
 OVERLAPS = ("reduce", "reduce+gather")
@@ -83,12 +82,13 @@ class WordChoices:
     recomputed: tuple[str, ...] = RECOMPUTED
 
 
-def choices_of(framework: Framework) -> WordChoices:
+def choices_of(setting: PricingSetting) -> WordChoices:
     """Return the values that words may have under a framework that prices by sizes."""
-    traits = framework.traits
+    traits = setting.framework.traits
     modules: tuple[str, ...] = ()
-    if traits.recomputes_modules:
-        modules = tuple(f"modules:{name}" for name in RECOMPUTED_MODULES)
+    if traits.recomputes_modules:  # attention alone is "selective"
+        _, *names = own_modules(setting.decoder)
+        modules = tuple(f"modules:{name}" for name in names)
     return WordChoices(
         zero_stages=traits.zero_stages,
         schedules=("1f1b", "interleaved:2", "interleaved:4"),

@@ -58,7 +58,7 @@ class SpecStep(ExplainedStep):
 
     def price_changes(self) -> Iterator[tuple[str, PlanAnswer]]:
         """Yield the single changes that can be, with their price; see `ExplainedStep`."""
-        choices = choices_of(self.setting.framework)
+        choices = choices_of(self.setting)
         for change in single_changes(self.spec, choices):
             if change.spec == self.spec:
                 continue

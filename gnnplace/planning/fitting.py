@@ -192,7 +192,7 @@ def _candidates(
 ) -> Iterator[tuple[str, str, PricingSetting, PlanSpec]]:
     """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
     framework = setting.framework
-    for change in single_changes(spec, choices_of(framework)):
+    for change in single_changes(spec, choices_of(setting)):
         yield WORDS, change.text, setting, change.spec
     for name in framework.traits.offloads:
         if name != "activations":

@@ -213,6 +213,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         captured_launches,
         check_framework,
         device_peaks,
+        own_modules,
         price,
         priced_spec,
     )
@@ -376,6 +377,7 @@ __all__ = [
     "one_by_one",
     "only_modes",
     "orders_in",
+    "own_modules",
     "parse_adapters",
     "parse_spec",
     "parsed_actions",

@@ -36,7 +36,12 @@ from gnnplace.plans.search.draft import (
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
-from gnnplace.plans.spec import PARTIAL, PlanSpec, check_recomputed_ranks
+from gnnplace.plans.spec import (
+    PARTIAL,
+    RECOMPUTED_MODULES,
+    PlanSpec,
+    check_recomputed_ranks,
+)
 
 LIKELY = 0.5
 """The probability from which on a plan is said to fit."""
@@ -439,6 +444,22 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
         )
 
 
+def own_modules(sizes: DecoderSizes) -> tuple[str, ...]:
+    """Return the modules of `RECOMPUTED_MODULES` that some layer of a decoder has."""
+    experts = sizes.experts
+    has_latent = sizes.latent is not None
+    has_module = {
+        "core_attn": True,
+        "layernorm": has_latent or experts is not None,
+        "mla_up_proj": has_latent,
+        "mlp": experts is None or experts.dense > 0,
+        "moe": experts is not None,
+        "moe_act": experts is not None,
+        "shared_experts": experts is not None and experts.shared > 0,
+    }
+    return tuple(name for name in RECOMPUTED_MODULES if has_module[name])
+
+
 def _check_modules(setting: PricingSetting, spec: PlanSpec) -> None:
     """Check that a framework can recompute the modules that a plan names, and a layer has them.
 
@@ -452,14 +473,11 @@ def _check_modules(setting: PricingSetting, spec: PlanSpec) -> None:
             f"recompute={spec.recompute}: {framework.name} recomputes no single modules; take "
             "none, selective, full, block:K or uniform:K"
         )
-    missing = {
-        "mla_up_proj": sizes.latent is None,
-        "moe": sizes.experts is None,
-        "moe_act": sizes.experts is None,
-        "shared_experts": sizes.experts is None or not sizes.experts.shared,
-    }
+    # Megatron-Core takes the others without an effect.
+    needed = {"mla_up_proj", "moe", "moe_act", "shared_experts"}
+    missing = needed - set(own_modules(sizes))
     for module in modules:
-        if missing.get(module, False):
+        if module in missing:
             raise InputError(
                 f"recompute={spec.recompute}: the model's layers have no {module}"
             )

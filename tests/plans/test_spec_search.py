@@ -15,7 +15,7 @@ from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.plans.spec_cuts import cuts_of
-from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_groups import SpecSpace, recomputed_modules_of
 from gnnplace.plans.spec_search import search_specs
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.cluster import OWN_BETWEEN
@@ -140,15 +140,16 @@ def priced_recomputations(
 ) -> Iterator[tuple[float, PlanSpec]]:
     """Seconds of a plan with everything that it may recompute, if it fits then."""
     layers = range(1, on.decoder.layers)
+    parts = ("selective", *recomputed_modules_of(on))
     is_enough = False
-    for recompute in ("none", "selective", *(f"block:{k}" for k in layers), "full"):
+    for recompute in ("none", *parts, *(f"block:{k}" for k in layers), "full"):
         if is_enough and recompute != "full":
             continue
         row = replace(plan, recompute=recompute)
         answer = price(on, row)
         if answer.feasible:
             yield answer.step_time, row
-            is_enough = recompute != "selective"
+            is_enough = recompute not in parts
         if answer.feasible and recompute == "none":
             return
     if not on.framework.traits.recomputes_by_rank or plan.pp == 1:
