@@ -469,7 +469,8 @@ def _write_answer(
             if cost is not None:
                 lines += cost_lines(cost, tokens)
         lines += plain_lines(trade_table(best.file)) if best.file.trades else []
-        if best.file.alternatives and args.given is None:
+        goes_on = best.file.launcher is not None and args.output is not None
+        if (best.file.alternatives or goes_on) and _is_free(args):
             lines.append(next_line(best, args.output))
         print_lines(*lines)
     return 0 if best.feasible or args.given is not None else 3

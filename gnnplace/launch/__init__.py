@@ -25,9 +25,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.launch.launch_plan import LaunchPlan
     from gnnplace.launch.registry import (
+        SCRIPTS,
         is_launch_file,
         launcher_of_file,
         read_launch_file,
+    )
+    from gnnplace.launch.scripted import (
+        price_scripted,
+        scripted_alternatives,
+        scripted_plans,
+        usual_precision,
     )
     from gnnplace.launch.searching import (
         LaunchAnswer,
@@ -46,6 +53,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.launch.writing import LaunchFile, convert_launch_file, write_nearest
 
 __all__ = [
+    "SCRIPTS",
     "LaunchAnswer",
     "LaunchFile",
     "LaunchPlan",
@@ -61,12 +69,16 @@ __all__ = [
     "price_file",
     "price_launch_plan",
     "price_plan_in_words",
+    "price_scripted",
     "price_words",
     "priced_spec",
     "read_launch_file",
+    "scripted_alternatives",
+    "scripted_plans",
     "setting_of_file",
     "stage_layers",
     "start_command",
+    "usual_precision",
     "with_missing",
     "words_data",
     "words_lines",

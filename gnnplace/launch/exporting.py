@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gnnplace.costs import resolve_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.launch.from_plan import launch_plan_of
 from gnnplace.launch.layer_details import layer_details
@@ -101,7 +102,10 @@ def _export_captured(
 
     target = launcher_of(launcher)
     file = plan.file
-    sizes, lacks = captured_sizes(model or file.model, file)
+    sizes, lacks = None, ""
+    # A plan that was searched for a launcher's script leaves the model's sizes to that script.
+    if file.launcher != launcher:
+        sizes, lacks = captured_sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
     companion = target.beside(file)
     if companion is not None:  # the file beside it has the searched order
@@ -114,11 +118,15 @@ def _export_captured(
     seconds = None
     losses = [Loss(line) for line in given_up] + [Loss(line) for line, _ in steps]
     try:
-        prices = Prices.of(plan, model or file.model, cluster)
-        gpus = devices_of_server(MeshFabric(prices.cluster))
-        losses, seconds = prices.losses(
-            plan, base, steps, ordered=companion is not None
-        )
+        devices = resolve_cluster(cluster or file.cluster_file or file.cluster)
+        gpus = devices_of_server(MeshFabric(devices))
+        if file.launcher == launcher and not given_up:
+            seconds = plan.step_time
+        else:
+            prices = Prices.of(plan, model or file.model, devices)
+            losses, seconds = prices.losses(
+                plan, base, steps, ordered=companion is not None
+            )
     except GnnplaceError as error:
         losses.append(Loss(f"nothing is priced again: {error}"))
     losses += [Loss(lacks)] if lacks and sizes is None else []

@@ -21,6 +21,7 @@ from gnnplace.costs import (
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.files import MOST
 from gnnplace.launch import (
+    SCRIPTS,
     LaunchPlan,
     captured_spec,
     completed,
@@ -28,8 +29,12 @@ from gnnplace.launch import (
     launcher_plans,
     named_model,
     price_plan_in_words,
+    price_scripted,
     price_words,
     read_launch_file,
+    scripted_alternatives,
+    scripted_plans,
+    usual_precision,
 )
 from gnnplace.plans import (
     CAPTURING,
@@ -63,6 +68,7 @@ from gnnplace.problem import (
     as_constraints,
     cluster_with_headroom,
     figures,
+    known_kind,
     read_problem,
 )
 
@@ -352,15 +358,7 @@ def plan_model(
         accept_other_loss=accept_other_loss,
         imbalance=imbalance,
     )
-    named = find_named(question.job, devices)
-    # Words are priced by a framework, on GPUs that have tables.
-    is_in_words = (
-        options.is_of_words if question.given is None else question.is_file_in_words
-    )
-    is_searched = named is None and is_in_words
-    if is_searched and all(map(has_step_constants, devices.kinds)):
-        named = sized_model(question.job, devices)
-    job = question.job if named is None else named.job
+    named = _named_model(question, devices, options)
     chain = None
     if named is not None and not (options.runnable or limits or imbalance != 1.0):
         chain = named_chain(named, devices)
@@ -376,24 +374,24 @@ def plan_model(
     )
     if plans:
         return [_joint(plan, cluster, question.job) for plan in plans]
+    job = question.job if named is None else named.job
+    if options.launcher is not None and question.job.precision is None:
+        job = replace(job, precision=usual_precision(options.launcher, job.precision))
     if chain is None:
-        from gnnplace.plans import chain_of, check_spec
-
-        if isinstance(question.given, PlanSpec):
-            check_spec(question.given, devices, job.batch)
-        if progress is not None:
-            progress(CAPTURING)
-        chain = chain_of(job, devices)
+        chain = _captured(job, devices, question, progress)
+    if options.launcher is not None:
+        plans = _scripted(chain, devices, question, options)
+        return [_joint(plan, cluster, question.job) for plan in plans]
     if question.given is not None:
         priced = _price_given(chain, devices, question, is_named=is_named)
         return [_joint(priced, cluster, question.job)]
-    plans = _search(chain, devices, job, options, progress)
+    best, *slower = _search(chain, devices, job, options, progress)
     # A placement of single ops may beat stages; it knows no constraints and no other memory.
     if memory_limit is None and not limits and goal == TIME and not is_named:
         from gnnplace.plans import handed_over
 
         op_placement = handed_over(
-            plans[0],
+            best,
             chain,
             devices,
             job,
@@ -401,8 +399,105 @@ def plan_model(
             headroom=None if headroom is None else str(headroom),
             budget=budget,
         )
-        plans[0] = replace(plans[0], op_placement=op_placement)
-    return [_joint(plan, cluster, question.job) for plan in plans]
+        best = replace(best, op_placement=op_placement)
+    if not is_named:
+        best = _beside_launchers(best, chain, devices, options)
+    return [_joint(plan, cluster, question.job) for plan in (best, *slower)]
+
+
+def _named_model(
+    question: PlanQuestion, cluster: Cluster, options: SearchOptions
+) -> NamedModel | None:
+    """Return the model of the catalogue that is planned, or one's own by its sizes; else None.
+
+    Raises:
+        InputError: If a model of one's own has no known sizes, and what is asked for needs them.
+    """
+    named = find_named(question.job, cluster)
+    # Words are priced by a framework, on GPUs that have tables.
+    is_in_words = (
+        options.is_of_words if question.given is None else question.is_file_in_words
+    )
+    has_tables = all(map(has_step_constants, cluster.kinds))
+    if named is not None or not is_in_words or not has_tables:
+        return named
+    try:
+        return sized_model(question.job, cluster)
+    except InputError:
+        if not _is_scripted(options):
+            raise
+        return None
+
+
+def _captured(
+    job: TrainingJob,
+    cluster: Cluster,
+    question: PlanQuestion,
+    progress: Progress | None,
+) -> Chain:
+    """Capture a model; a given plan is checked first."""
+    from gnnplace.plans import chain_of, check_spec
+
+    if isinstance(question.given, PlanSpec):
+        check_spec(question.given, cluster, job.batch)
+    if progress is not None:
+        progress(CAPTURING)
+    return chain_of(job, cluster)
+
+
+def _beside_launchers(
+    plan: Plan, chain: Chain, cluster: Cluster, options: SearchOptions
+) -> Plan:
+    """Return a plan of a captured model with launchers' own plans beside it.
+
+    They are searched on GPUs of one kind, where the fastest plan is asked for.
+
+    Args:
+        plan: The fastest plan of the search.
+        chain: The captured model.
+        cluster: The devices.
+        options: The options of the search.
+    """
+    is_asked = options.goal == TIME and not (options.runnable or options.constraints)
+    is_of_gpus = len(cluster.kinds) == 1 and known_kind(cluster.kinds[0]) != "cpu"
+    if not (plan.feasible and is_asked and is_of_gpus):
+        return plan
+    entries = scripted_alternatives(chain, cluster, plan)
+    return replace(plan, file=plan.file.model_copy(update={"alternatives": entries}))
+
+
+def _is_scripted(options: SearchOptions) -> bool:
+    """Return whether a launcher is asked for whose training script makes the model."""
+    words = (options.framework, options.environment, options.modes, options.trades)
+    has_others = options.runnable or options.constraints or options.goal != TIME
+    return options.launcher in SCRIPTS and words == (None,) * 4 and not has_others
+
+
+def _scripted(
+    chain: Chain, cluster: Cluster, question: PlanQuestion, options: SearchOptions
+) -> list[Plan]:
+    """Search or price plans of a captured model for a launcher whose script makes the model.
+
+    Args:
+        chain: The captured model.
+        cluster: The devices.
+        question: The question, with a plan in words if one is given.
+        options: The launcher, and the number of plans.
+
+    Raises:
+        InputError: If the given plan is a file, or does not fit the model or the cluster.
+        InfeasibleError: If the launcher can be told no plan that fits, or not the given one.
+    """
+    launcher = options.launcher
+    assert launcher is not None
+    if question.given is None:
+        return scripted_plans(chain, cluster, launcher, options.top)
+    if not isinstance(question.given, PlanSpec):
+        raise InputError(
+            f"--launcher {launcher}: is for a plan that is searched or given in words; "
+            "`gnnplace convert` takes a plan's file to a launcher"
+        )
+    return [price_scripted(chain, cluster, launcher, question.given)]
 
 
 def _plans_in_words(
@@ -434,7 +529,7 @@ def _plans_in_words(
         return [price_words(named, devices, spec, options, precision)]
     if named is None or question.given is not None:
         _check_only(
-            launcher=options.launcher,
+            launcher=None if _is_scripted(options) else options.launcher,
             framework=options.framework,
             environment=options.environment,
         )
@@ -460,8 +555,8 @@ def _check_only(**words: str | None) -> None:
         if word is not None:
             raise InputError(
                 f"--{name} {word}: is searched for decoders of text that are known by their "
-                "sizes, on GPUs with tables; give a plan of yours with --given, in words or as a "
-                "CSV file"
+                "sizes, on GPUs with tables; of other models the fastest plans for "
+                f"{' and '.join(SCRIPTS)} are searched, and --given prices words or a CSV file"
             )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.plans.decoders.named import (
         NamedModel,
+        chain_of_file,
         chain_on,
         find_named,
         named_chain,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.decoders.stages import layers_of
     from gnnplace.plans.given import (
         ANY_SPLIT,
-        chain_of_file,
         check_spec,
         draft_of_plan,
         draft_of_spec,
@@ -145,7 +145,13 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.search.space import devices_of_server
     from gnnplace.plans.search.splits import with_splits
     from gnnplace.plans.search.stage import Pricer, Stage, StageCost
-    from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice, is_captured
+    from gnnplace.plans.segments.chain import (
+        WEIGHTS,
+        Chain,
+        SplitChoice,
+        divisors_of,
+        is_captured,
+    )
     from gnnplace.plans.segments.chain import joined_runs as joined_runs
     from gnnplace.plans.segments.chain import layer_numbers as layer_numbers
     from gnnplace.plans.segments.chains import (
@@ -340,6 +346,7 @@ __all__ = [
     "decoder_of",
     "device_peaks",
     "devices_of_server",
+    "divisors_of",
     "draft_of_plan",
     "draft_of_spec",
     "drawn_alike",

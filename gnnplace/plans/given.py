@@ -15,7 +15,6 @@ from math import prod
 import numpy as np
 
 from gnnplace.errors import FormatError, InputError, MismatchError
-from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
 from gnnplace.plans.order.rows import passes_in
@@ -39,7 +38,7 @@ from gnnplace.plans.segments.chain import (
     SplitChoice,
     layer_starts,
 )
-from gnnplace.plans.segments.chains import chain_of, check_inputs
+from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.sized import SizedModelCosts
@@ -564,27 +563,6 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
         )
     size = file.microbatch_size * stages[0].mesh.replicas
     return Draft(size, chain.batch // size, file.schedule, tuple(stages))
-
-
-def chain_of_file(
-    file: PlanFile, model: str, cluster: Cluster, precision: str
-) -> Chain:
-    """Capture the model of a plan's file with the file's batch and optimizer.
-
-    Args:
-        file: The plan's file.
-        model: The model by its name.
-        cluster: The devices.
-        precision: The precision to capture in.
-    """
-    job = TrainingJob(
-        model,
-        batch=file.batch,
-        precision=precision,
-        optimizer=file.optimizer,
-        accept_other_loss=True,
-    )
-    return chain_of(job, cluster)
 
 
 def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gnnplace.launch import start_command
+from gnnplace.launch import launch_plan_of, start_command
 from gnnplace.plans import OWN, Plan, PlanFile, TradeEntry
 from gnnplace.report.answer import (
     Column,
@@ -51,10 +51,21 @@ def launcher_sections(plan: Plan) -> list[Section]:
     alternatives = plan.file.alternatives
     if len(alternatives) < 2:
         return []
-    # A reason begins with the launcher's name.
-    reasons = [entry.reason for entry in alternatives.values() if entry.reason]
-    lines = [*reasons, *_unfinished_lines(plan), CONVENTION]
+    lines = [*_reasons(plan.file), *_unfinished_lines(plan), CONVENTION]
     return [_launcher_table(plan.file), Lines([f"  {line}" for line in lines])]
+
+
+def _reasons(file: PlanFile) -> list[str]:
+    """Format why launchers have no plan, those with the same reason in one line."""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, entry in file.alternatives.items():
+        if entry.reason is not None:
+            # A reason begins with the launcher's name.
+            reason = entry.reason.removeprefix(f"{name}: ")
+            names_by_reason.setdefault(reason, []).append(name)
+    return [
+        f"{', '.join(names)}: {reason}" for reason, names in names_by_reason.items()
+    ]
 
 
 def side_by_side_lines(plan: Plan) -> list[str]:
@@ -65,15 +76,25 @@ def side_by_side_lines(plan: Plan) -> list[str]:
 def _launcher_table(file: PlanFile) -> TextTable:
     """Describe each launcher's fastest plan; a terminal has its words below its figures."""
     rows = [
-        [name, *_figures(entry.plan), short_words(entry.plan.words or "")]
+        [name, *_figures(entry.plan), _words_of(entry.plan)]
         for name, entry in file.alternatives.items()
         if entry.plan is not None
     ]
     title = (
         "each launcher's fastest plan, at the prices of the framework that it starts:"
     )
-    table = text_table(title, HEADINGS, rows, words=HEADINGS[-1:])
+    headings = [heading.replace("tokens", file.unit) for heading in HEADINGS]
+    table = text_table(title, headings, rows, words=headings[-1:])
     return replace(table, boxed=False, below=True)
+
+
+def _words_of(file: PlanFile) -> str:
+    """Return a plan in few words; that of our own runner for a capture as its meshes."""
+    if file.words is not None:
+        return short_words(file.words)
+    if file.launcher is None:
+        return Plan(file).shape
+    return launch_plan_of(Plan(file))[0].words
 
 
 def _figures(file: PlanFile) -> list[str]:
@@ -102,6 +123,8 @@ def _unfinished_lines(plan: Plan) -> Iterator[str]:
     for name, entry in plan.file.alternatives.items():
         file = entry.plan
         if file is None or file.lower_bound is None or not file.step_time:
+            continue
+        if file.words is None:  # the bound of a captured model is never reached
             continue
         gap = 1 - file.lower_bound / file.step_time
         if gap >= NOTABLE_GAP:
@@ -171,7 +194,7 @@ def next_line(plan: Plan, path: str | None) -> str:
     launcher = plan.file.launcher
     if path is None:
         return "  next: add -o plan.json, then gnnplace convert plan.json --to LAUNCHER -o FILE"
-    name = "LAUNCHER" if launcher == OWN else launcher
+    name = "LAUNCHER" if launcher in (None, OWN) else launcher
     if not path.endswith(".json"):
         return f"  written to {path}; start: {start_command(launcher or '', path)}"
     return f"  written to {path}; next: gnnplace convert {path} --to {name} -o FILE"

@@ -26,7 +26,7 @@ from gnnplace.plans.decoders.setting import (
     setting_of,
 )
 from gnnplace.plans.job import TrainingJob
-from gnnplace.plans.plan import Plan
+from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import priced_spec
@@ -146,6 +146,31 @@ def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
         memory_limit=memory_limit_of(cluster),
     )
     return chain_on(named.row, setting)
+
+
+def chain_of_file(
+    file: PlanFile, model: str, cluster: Cluster, precision: str
+) -> Chain:
+    """Capture the model of a plan's file with the file's batch and optimizer.
+
+    Args:
+        file: The plan's file.
+        model: The model by its name.
+        cluster: The devices.
+        precision: The precision to capture in.
+    """
+    # Captures import torch.
+    from gnnplace.plans.segments.chains import chain_of
+
+    job = TrainingJob(
+        model,
+        batch=file.batch,
+        precision=precision,
+        optimizer=file.optimizer,
+        accept_other_loss=True,
+    )
+    named = find_named(job, cluster)
+    return chain_of(job if named is None else named.job, cluster)
 
 
 def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:

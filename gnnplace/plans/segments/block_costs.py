@@ -186,6 +186,10 @@ class BlockCosts(ModelCosts):
     _captured: dict[object, BlockSeconds] = field(init=False, default_factory=dict)
     _ratios: dict[object, float] = field(init=False, default_factory=dict)
     _on_kind: dict[str, Framework] = field(init=False, default_factory=dict)
+    _parts_of_calls: dict[object, Part] = field(init=False, default_factory=dict)
+    _streamed: dict[object, tuple[BlockSeconds, BlockSeconds, BlockSeconds]] = field(
+        init=False, default_factory=dict
+    )
 
     @cached_property
     def finder(self) -> BlockFinder:
@@ -267,6 +271,13 @@ class BlockCosts(ModelCosts):
 
         Arguments are those of `ModelCosts.part`. Launches are no part of it.
         """
+        key = call, split, kind, grid
+        if key not in self._parts_of_calls:
+            self._parts_of_calls[key] = self._part(call, split, kind, grid)
+        return self._parts_of_calls[key]
+
+    def _part(self, call: int, split: Configuration, kind: str, grid: Grid) -> Part:
+        """Price a part of a call; see `part`."""
         captured = super().part(call, split, kind, grid)
         index = self._block_of.get(call)
         seconds = BlockSeconds(*(time.kernels for time in captured.times))
@@ -340,13 +351,17 @@ class BlockCosts(ModelCosts):
             counts: Parts of every label that shards divide.
             examples: Examples of a micro-batch.
         """
-        block = self.blocks[index]
-        grid = ((1,), self.batch // examples)
-        unsplit = super().part(call, (None,), kind, grid)
-        captured = BlockSeconds(*(time.kernels for time in unsplit.times))
-        share = self._share(index, kind, examples, captured)
-        gaps = self._gaps(block, self._framework_on(kind))
-        work = self.block_seconds(block, kind, examples).plus(gaps, -1.0)
+        key = call, kind, examples
+        if key not in self._streamed:
+            block = self.blocks[index]
+            grid = ((1,), self.batch // examples)
+            unsplit = super().part(call, (None,), kind, grid)
+            captured = BlockSeconds(*(time.kernels for time in unsplit.times))
+            share = self._share(index, kind, examples, captured)
+            gaps = self._gaps(block, self._framework_on(kind))
+            work = self.block_seconds(block, kind, examples).plus(gaps, -1.0)
+            self._streamed[key] = work, gaps, share
+        work, gaps, share = self._streamed[key]
         ratio = self._part_of_elements(call, counts)
         return work.times(BlockSeconds(ratio, ratio, ratio)).plus(gaps).times(share)
 
