@@ -399,7 +399,7 @@ def _compare_machines(args: Namespace) -> int:
     devices = {cluster: gnnplace.resolve_cluster(cluster) for cluster in clusters}
     prices = None
     if args.price is not None:
-        prices = read_prices(args.price, list(devices.values()))
+        prices = read_prices(",".join(args.price), list(devices.values()))
     if args.tokens is None:
         tokens = None
     else:
@@ -632,7 +632,8 @@ def run(args: Namespace) -> int:
         return _compare_machines(args)
     prices = None
     if args.price is not None:
-        prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
+        cluster = gnnplace.resolve_cluster(args.cluster)
+        prices = read_prices(",".join(args.price), [cluster])
     constraints = constraints_of(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )

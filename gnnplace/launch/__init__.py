@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         price_scripted,
         scripted_alternatives,
         scripted_plans,
-        usual_precision,
     )
     from gnnplace.launch.searching import (
         LaunchAnswer,
@@ -78,7 +77,6 @@ __all__ = [
     "setting_of_file",
     "stage_layers",
     "start_command",
-    "usual_precision",
     "with_missing",
     "words_data",
     "words_lines",

@@ -5,7 +5,9 @@ Written for DeepSpeed 0.19.8 (`runtime/config.py`, `runtime/zero/config.py`,
 (`PipelineModule(num_stages=…)`, `deepspeed.checkpointing`): the file holds them under
 `x-gnnplace`, a key that DeepSpeed does not read. The batch is micro-batch x accumulation x
 replicas; the replicas follow from it. Parameters are in the half type with a fp32 copy in the
-optimizer; gradients are summed in the half type unless `data_types.grad_accum_dtype` says fp32.
+optimizer, and gradients are summed in the half type unless `data_types.grad_accum_dtype` says fp32;
+or, without stages, parameters are fp32 under `torch_autocast`, which exchanges the gradients of
+linear layers and convolutions in the half type (`runtime/torch_autocast.py`).
 """
 
 from __future__ import annotations
@@ -88,15 +90,14 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             plan,
         )
     half, _, kind = (plan.precision or "32-true").partition("-")
-    if half != "32" and kind != "master":
+    kinds = ("master",) if plan.pp > 1 else ("master", "mixed")
+    if half != "32" and kind not in kinds:
         plan = replace(plan, precision=f"{half}-master")
-        yield (
-            (
-                f"precision {half}-{kind}: DeepSpeed has half parameters with a fp32 copy; "
-                f"{plan.precision} is written"
-            ),
-            plan,
-        )
+        what = "half parameters with a fp32 copy"
+        if plan.pp == 1:
+            what += ", or autocast over fp32 parameters"
+        line = f"precision {half}-{kind}: DeepSpeed has {what}; {plan.precision} is written"
+        yield line, plan
 
 
 def _offloads(plan: LaunchPlan) -> tuple[str, ...]:
@@ -161,7 +162,7 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     if plan.tp > 1:  # DeepSpeed holds it against all processes, those of a split too
         batch = {}
         notes["dp"] = plan.dp
-    half = (plan.precision or "32-true").partition("-")[0]
+    half, _, kind = (plan.precision or "32-true").partition("-")
     name = OPTIMIZERS.get(plan.optimizer or "", "AdamW")
     data: dict[str, Any] = {
         HELD: notes,
@@ -172,8 +173,11 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     }
     if plan.optimizer is not None:  # else the script makes it
         data["optimizer"] = {"type": name, "params": {"lr": 1e-4}}
-    data |= {"bf16": {"enabled": True}} if half == "bf16" else {}
-    data |= {"fp16": {"enabled": True}} if half == "16" else {}
+    if half != "32" and kind == "mixed":
+        dtype = "bfloat16" if half == "bf16" else "float16"
+        data["torch_autocast"] = {"enabled": True, "dtype": dtype}
+    elif half != "32":
+        data["bf16" if half == "bf16" else "fp16"] = {"enabled": True}
     if half != "32" and plan.gradients == "fp32":
         data["data_types"] = {"grad_accum_dtype": "fp32"}
     if plan.tp > 1:

@@ -501,8 +501,6 @@ def _notes(keys: Keys) -> Iterator[str]:
         yield "train_micro_batch_size_per_gpu: is batch / accumulation / replicas"
     if _precision(keys) == "bf16-true":
         yield "bf16_master_weights_and_grads and bf16_optimizer_states: all states in bf16"
-    if _peek(keys, "torch_autocast.enabled") is True:
-        yield "torch_autocast: products in the half type over the parameters' own"
 
 
 def _replicas(

@@ -98,13 +98,13 @@ def _export_captured(
     plan: Plan, launcher: str, model: str | None, cluster: str | Cluster | None
 ) -> LaunchFile:
     """Return a captured model's plan as the file of a launcher; arguments as of `export_plan`."""
-    from gnnplace.launch.captured_losses import Prices, captured_sizes
-
     target = launcher_of(launcher)
     file = plan.file
     sizes, lacks = None, ""
     # A plan that was searched for a launcher's script leaves the model's sizes to that script.
     if file.launcher != launcher:
+        from gnnplace.launch.captured_losses import captured_sizes
+
         sizes, lacks = captured_sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
     companion = target.beside(file)
@@ -123,6 +123,8 @@ def _export_captured(
         if file.launcher == launcher and not given_up:
             seconds = plan.step_time
         else:
+            from gnnplace.launch.captured_losses import Prices
+
             prices = Prices.of(plan, model or file.model, devices)
             losses, seconds = prices.losses(
                 plan, base, steps, ordered=companion is not None

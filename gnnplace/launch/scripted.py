@@ -4,8 +4,8 @@ accelerate and DeepSpeed start a script with a model of any layers; the other la
 decoders of text that they know by their sizes. A plan here has a replica on every device and one
 stage. Every stage of ZeRO, every size of micro-batches and recomputation of no layer or of all are
 priced by the captured model's own costs, and the fastest plan that fits and that the launcher can
-express exactly is taken. Recomputation only adds seconds, so it is priced only where a plan does
-not fit without it.
+express exactly is taken; of plans within `NEAR` of it, the one with the least ZeRO stage.
+Recomputation only adds seconds, so it is priced only where a plan does not fit without it.
 
 Complexity: two prices at most for each stage of ZeRO and each divisor of a replica's batch.
 """
@@ -19,45 +19,25 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.from_plan import launch_plan_of
 from gnnplace.launch.launch_plan import FULL, NONE
 from gnnplace.launch.registry import LAUNCHERS, SCRIPTS, launcher_of
-from gnnplace.launch.searching import can_say
 from gnnplace.launch.writing import nearest_plan
 from gnnplace.plans import (
     OWN,
     AlternativeEntry,
     Chain,
-    MeshFabric,
     Plan,
     PlanSpec,
-    devices_of_server,
     divisors_of,
     given_plan,
 )
 from gnnplace.problem import Cluster
 
 ZERO_STAGES = (0, 1, 2, 3)
+NEAR = 1e-3
+"""By how much a plan may be slower than the fastest and still come before it."""
 KNOWN_BY_SIZES = (
     "is planned for decoders of text that are known by their sizes, in half precision; "
     f"the script of {' or '.join(SCRIPTS)} makes any model"
 )
-
-
-def usual_precision(launcher: str, precision: str | None) -> str | None:
-    """Return the precision that a launcher has where none is asked for.
-
-    Args:
-        launcher: One of `SCRIPTS`.
-        precision: The precision by default, in Lightning's words; None: full precision.
-    """
-    if precision is None or _has_precision(launcher, precision):
-        return precision
-    half = precision.partition("-")[0]
-    return f"{half}-master"
-
-
-def _has_precision(launcher: str, precision: str) -> bool:
-    """Return whether a launcher can train in a precision: DeepSpeed's parameters are halves."""
-    half, _, kind = precision.partition("-")
-    return launcher != "deepspeed" or half == "32" or kind == "master"
 
 
 def scripted_plans(
@@ -74,34 +54,6 @@ def scripted_plans(
     Raises:
         InfeasibleError: If no plan fits, or the launcher cannot be told any that does.
     """
-    _check_launcher(chain, cluster, launcher)
-    target = launcher_of(launcher)
-    gpus = devices_of_server(MeshFabric(cluster))
-    plans = list[Plan]()
-    for spec in _specs(chain, cluster):
-        try:
-            plan = _priced(chain, cluster, spec)
-        except InputError:
-            continue
-        if plan is not None and can_say(target, launch_plan_of(plan)[0], gpus):
-            plans.append(plan)
-    if not plans:
-        raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
-    plans.sort(key=lambda plan: plan.step_time)
-    return [_of_launcher(plan, launcher) for plan in plans[:num_best]]
-
-
-def _check_launcher(chain: Chain, cluster: Cluster, launcher: str) -> None:
-    """Check that a launcher of a script can train a model on a cluster by any plan.
-
-    Raises:
-        InfeasibleError: If it lacks the precision, or replicas do not divide the batch.
-    """
-    if not _has_precision(launcher, chain.precision):
-        raise InfeasibleError(
-            f"{launcher}: has half parameters with a fp32 copy, and {chain.precision} is planned; "
-            f"--launcher {launcher} plans for {usual_precision(launcher, chain.precision)}"
-        )
     num_devices = cluster.num_devices
     if chain.batch % num_devices:
         more = -(-chain.batch // num_devices) * num_devices
@@ -109,6 +61,32 @@ def _check_launcher(chain: Chain, cluster: Cluster, launcher: str) -> None:
             f"{launcher}: a batch of {chain.batch:,} is not divisible by {num_devices:,} replicas; "
             f"--batch {more} is"
         )
+    plans = list[Plan]()
+    reason = "nothing fits; take more devices"
+    for spec in _specs(chain, cluster):
+        try:
+            plan = _priced(chain, cluster, spec)
+        except InputError:
+            continue
+        if plan is None:
+            continue
+        lost = _lost(plan, launcher)
+        if lost is None:
+            plans.append(plan)
+        else:
+            reason = f"cannot be told any plan that fits: {lost}"
+    if not plans:
+        raise InfeasibleError(f"{launcher}: {reason}")
+    # Of plans that are as good as equal the one that shares the least state is the simplest.
+    limit = (1 + NEAR) * min(plan.step_time for plan in plans)
+
+    def rank(plan: Plan) -> tuple[bool, int, float]:
+        is_slower = plan.step_time > limit
+        zero = 0 if is_slower else plan.file.stages[0].zero
+        return is_slower, zero, plan.step_time
+
+    plans.sort(key=rank)
+    return [_of_launcher(plan, launcher) for plan in plans[:num_best]]
 
 
 def _specs(chain: Chain, cluster: Cluster) -> Iterator[PlanSpec]:
@@ -138,6 +116,23 @@ def _priced(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan | None:
     return None
 
 
+def _lost(plan: Plan, launcher: str) -> str | None:
+    """Return the first thing of a plan that a launcher cannot be told, or None."""
+    written, given_up = launch_plan_of(plan)
+    target = launcher_of(launcher)
+    try:
+        target.check_degrees(written)
+    except InfeasibleError as error:
+        return str(error).removeprefix(f"{launcher}: ")
+    if given_up:
+        return given_up[0]
+    written, steps = nearest_plan(written, target)
+    for line, nearest in steps:
+        if nearest != written:
+            return line.partition(";")[0]
+    return None
+
+
 def _of_launcher(plan: Plan, launcher: str) -> Plan:
     """Return a plan whose file names the launcher that it is for."""
     claim = (
@@ -163,13 +158,9 @@ def price_scripted(
         InfeasibleError: If the launcher cannot be told it, with the first thing that is lost.
     """
     plan = given_plan(chain, cluster, spec)
-    written, _ = launch_plan_of(plan)
-    target = launcher_of(launcher)
-    target.check_degrees(written)
-    for lost, nearest in nearest_plan(written, target)[1]:
-        if nearest != written:
-            reason = lost.partition(";")[0]
-            raise InfeasibleError(f"{launcher}: cannot be told the plan: {reason}")
+    lost = _lost(plan, launcher)
+    if lost is not None:
+        raise InfeasibleError(f"{launcher}: cannot be told the plan: {lost}")
     return replace(
         plan, file=plan.file.model_copy(update={"launcher": launcher, "claim": ""})
     )

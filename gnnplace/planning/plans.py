@@ -34,7 +34,6 @@ from gnnplace.launch import (
     read_launch_file,
     scripted_alternatives,
     scripted_plans,
-    usual_precision,
 )
 from gnnplace.plans import (
     CAPTURING,
@@ -375,8 +374,6 @@ def plan_model(
     if plans:
         return [_joint(plan, cluster, question.job) for plan in plans]
     job = question.job if named is None else named.job
-    if options.launcher is not None and question.job.precision is None:
-        job = replace(job, precision=usual_precision(options.launcher, job.precision))
     if chain is None:
         chain = _captured(job, devices, question, progress)
     if options.launcher is not None:

@@ -349,8 +349,12 @@ def check_recomputed_ranks(spec: PlanSpec) -> None:
         )
 
 
+PAIR_END = re.compile(r"\s*,\s*|\s+(?=\w+\s*=)")
+"""What separates two pairs of a plan in words."""
+
+
 def parse_spec(text: str, source: str = "--given") -> PlanSpec:
-    """Parse `NAME=VALUE` pairs that commas separate.
+    """Parse `NAME=VALUE` pairs that commas or spaces separate.
 
     Args:
         text: The words.
@@ -360,7 +364,7 @@ def parse_spec(text: str, source: str = "--given") -> PlanSpec:
         InputError: If a pair is malformed, or a name is unknown or repeated.
     """
     values: dict[str, str] = {}
-    for pair in text.split(","):
+    for pair in PAIR_END.split(text.strip()):
         name, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or name not in WORDS or not value:
             raise InputError(

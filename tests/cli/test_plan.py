@@ -105,7 +105,7 @@ def test_prices_are_told_and_must_be_of_the_kinds_of_the_cluster(capsys):
 def test_several_clusters_are_compared_by_time_or_cost(capsys):
     plan = ["plan", "smollm2-135m", "--cluster", "4xH100,4xA100-80", "--batch", "64"]
     plan += ["--budget", "0", "--quiet", "--json"]
-    prices = ["--price", "h100=90,a100-80=1"]
+    prices = ["--price", "h100=90", "--price", "a100-80=1"]
     assert run([*plan, *prices]) == 0
     assert list(json.loads(capsys.readouterr().out)) == ["4xH100", "4xA100-80"]
     assert run([*plan, *prices, "--goal", "cost"]) == 0

@@ -38,6 +38,7 @@ def test_words_are_those_of_a_row():
     assert parse_spec("dp=2, tp=8,schedule=interleaved:2") == PlanSpec(
         dp=2, tp=8, schedule="interleaved:2"
     )
+    assert parse_spec("dp=2 tp=8  pp = 4") == parse_spec("dp=2,tp=8,pp=4")
     assert parse_spec("schedule=interleaved:2").num_chunks == 2
     with pytest.raises(InputError, match="'dp' is repeated"):
         parse_spec("dp=2,dp=2")

@@ -269,6 +269,9 @@ def _longest(
     best = np.inf
     at = -1
     for last in range(first + 1, len(rest)):
+        # Most rests cannot be at all, or are longer than the best sum alone.
+        if rest[last] >= best:
+            continue
         seconds = stage_seconds(sums, memory, first, last, flying)
         if seconds > most:
             break

@@ -36,6 +36,7 @@ from gnnplace.plans.search.drafts import (
     Timed,
     baselines_of,
     drafts_of,
+    even_drafts,
     fastest,
     has_like_replicas,
 )
@@ -48,6 +49,8 @@ from gnnplace.problem import Cluster
 EACH = 4  # drafts of each baseline that are timed
 SHORT_LIST, FEW = 24, 4  # drafts that are timed, and those under every schedule
 LONG_LIST = 400  # drafts that are timed if there is time
+FEW_SIZES = 4
+"""Sizes of micro-batches that are searched where a framework prices the model's blocks."""
 ORDERED = ("1f1b", "zero-bubble", "v")  # schedules whose order of actions is searched
 NEAR = 1.25
 """By how much a plan may be slower than the best to be searched for other orders."""
@@ -113,10 +116,11 @@ def search(
     drafts_by_name: defaultdict[str, list[Timed]] = defaultdict(list)
     # Make drafts and baselines for every size of micro-batches, ranked by the formula.
     searched = _micro_batch_sizes(chain, seeds)
+    every = searched
     if all_baselines:
         every = _micro_batch_sizes(chain, ())
-    else:
-        every = searched
+    elif chain.framework is not None and not seeds:
+        searched = every = _fastest_sizes(chain, fabric, searched)
     for size in sorted({*searched, *every}, reverse=True):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
@@ -157,6 +161,26 @@ def _micro_batch_sizes(chain: Chain, seeds: Sequence[Draft]) -> list[int]:
     if seeds:
         return sorted({draft.size for draft in seeds}, reverse=True)
     return micro_batch_sizes(chain.batch)
+
+
+def _fastest_sizes(chain: Chain, fabric: MeshFabric, sizes: Sequence[int]) -> list[int]:
+    """Return the `FEW_SIZES` sizes of micro-batches with which plans without shards are fastest.
+
+    Splits over shards, which take most of the search, are then priced with these alone. Sizes with
+    which no plan without shards fits come last, the smallest first.
+
+    Args:
+        chain: The model, which a framework prices.
+        fabric: The cluster, and what exchanges take on it.
+        sizes: Sizes of micro-batches.
+    """
+    ranked: list[tuple[float, int]] = []
+    for size in sizes:
+        pricer = pricer_of(chain, fabric, size)
+        space = space_of(pricer, chain.batch // size, has_shards=False)
+        seconds = min((draft[0] for draft in even_drafts(space)), default=np.inf)
+        ranked.append((seconds, size))
+    return [size for _, size in sorted(ranked)[:FEW_SIZES]]
 
 
 @dataclass(eq=False)

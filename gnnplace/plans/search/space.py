@@ -160,17 +160,20 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     return partition.Tables(sums, np.array(pricer.usable_memory(mesh)), end)
 
 
-def space_of(pricer: Pricer, microbatches: int) -> Space:
+def space_of(pricer: Pricer, microbatches: int, *, has_shards: bool = True) -> Space:
     """Return all meshes for micro-batches of one size, priced.
 
     Args:
         pricer: The pricer of the model and the cluster, for micro-batches of the size.
         microbatches: M, the number of micro-batches of a step.
+        has_shards: Whether layers may be split over shards, which takes most of the time.
     """
     count, size = pricer.fabric.cluster.num_devices, pricer.size
     most_shards, source = devices_of_server(pricer.fabric), pricer.chain.source
     experts = source.experts if is_captured(source) else 0
     most_shards *= SERVERS if experts > 1 else 1
+    if not has_shards:
+        most_shards = 1
     shapes: list[MeshKind] = []
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= most_shards):
         for replicas in range(1, count // shards + 1):
