@@ -16,7 +16,12 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.explaining.causes import SlowdownCause
-    from gnnplace.explaining.changes import PlanChange, choices_of, single_changes
+    from gnnplace.explaining.changes import (
+        PlanChange,
+        WordChoices,
+        choices_of,
+        single_changes,
+    )
     from gnnplace.explaining.in_words import SpecStep
     from gnnplace.explaining.measured_steps import MeasuredSteps
     from gnnplace.explaining.placements.advice import WORTH, Advice, advise
@@ -75,6 +80,7 @@ __all__ = [
     "SlowdownCause",
     "SpecStep",
     "StepExplanation",
+    "WordChoices",
     "advise",
     "choices_of",
     "critical_path",

@@ -30,11 +30,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         launcher_of_file,
         read_launch_file,
     )
-    from gnnplace.launch.scripted import (
-        price_scripted,
-        scripted_alternatives,
-        scripted_plans,
-    )
+    from gnnplace.launch.scripted import ScriptedSearch, scripted_plan
     from gnnplace.launch.searching import (
         LaunchAnswer,
         price_launch_plan,
@@ -56,6 +52,7 @@ __all__ = [
     "LaunchAnswer",
     "LaunchFile",
     "LaunchPlan",
+    "ScriptedSearch",
     "captured_spec",
     "completed",
     "convert_launch_file",
@@ -68,12 +65,10 @@ __all__ = [
     "price_file",
     "price_launch_plan",
     "price_plan_in_words",
-    "price_scripted",
     "price_words",
     "priced_spec",
     "read_launch_file",
-    "scripted_alternatives",
-    "scripted_plans",
+    "scripted_plan",
     "setting_of_file",
     "stage_layers",
     "start_command",

@@ -93,10 +93,10 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     kinds = ("master",) if plan.pp > 1 else ("master", "mixed")
     if half != "32" and kind not in kinds:
         plan = replace(plan, precision=f"{half}-master")
-        what = "half parameters with a fp32 copy"
+        supported = "half parameters with a fp32 copy"
         if plan.pp == 1:
-            what += ", or autocast over fp32 parameters"
-        line = f"precision {half}-{kind}: DeepSpeed has {what}; {plan.precision} is written"
+            supported += ", or autocast over fp32 parameters"
+        line = f"precision {half}-{kind}: DeepSpeed has {supported}; {plan.precision} is written"
         yield line, plan
 
 

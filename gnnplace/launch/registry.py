@@ -41,7 +41,8 @@ class Launcher:
         read: Returns the plan of a text, given its path and values of the environment.
         nearest: Yields what it cannot say of a plan, one thing at a time, with the plan that it
             can.
-        held: Fields of a plan that are the script's business. Its file has them as a comment.
+        script_fields: Fields of a plan that are the script's business. Its file has them as a
+            comment.
         command: The command that starts a run by its file, FILE.
         framework: The framework whose times and bytes a run has.
         beside: Returns the order of actions as a file beside its file, FILE with `.csv`; None where
@@ -55,7 +56,7 @@ class Launcher:
     write: Callable[[LaunchPlan, Sequence[str], int], str]
     read: Callable[..., LaunchPlan]
     nearest: Callable[[LaunchPlan], Iterator[tuple[str, LaunchPlan]]]
-    held: tuple[str, ...]
+    script_fields: tuple[str, ...]
     command: str
     framework: str
     beside: Callable[[PlanFile], str | None] = lambda plan: None

@@ -13,7 +13,7 @@ Complexity: two prices at most for each stage of ZeRO and each divisor of a repl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.from_plan import launch_plan_of
@@ -40,156 +40,154 @@ KNOWN_BY_SIZES = (
 )
 
 
-def scripted_plans(
-    chain: Chain, cluster: Cluster, launcher: str, num_best: int = 1
-) -> list[Plan]:
-    """Return the fastest plans that a launcher of a training script can run, the fastest first.
+@dataclass(frozen=True, eq=False)
+class ScriptedSearch:
+    """A search for plans of a captured model that launchers of a training script can run.
+
+    Attributes:
+        chain: The captured model.
+        cluster: The devices, all of which every plan uses.
+    """
+
+    chain: Chain
+    cluster: Cluster
+
+    def fastest(self, launcher: str, num_best: int = 1) -> list[Plan]:
+        """Return the fastest plans that a launcher can run, the fastest first.
+
+        Args:
+            launcher: One of `SCRIPTS`.
+            num_best: Plans at most.
+
+        Raises:
+            InfeasibleError: If no plan fits, or the launcher cannot be told any that does.
+        """
+        batch = self.chain.batch
+        num_devices = self.cluster.num_devices
+        if batch % num_devices:
+            divisible = -(-batch // num_devices) * num_devices
+            raise InfeasibleError(
+                f"{launcher}: a batch of {batch:,} is not divisible by {num_devices:,} replicas; "
+                f"--batch {divisible} is"
+            )
+        plans = list[Plan]()
+        reason = "nothing fits; take more devices"
+        for spec in self._specs():
+            try:
+                plan = self._priced(spec)
+            except InputError:  # the model's examples cannot be cut so
+                continue
+            if plan is None:
+                continue
+            unsupported = _unsupported(plan, launcher)
+            if unsupported is None:
+                plans.append(plan)
+            else:
+                reason = f"cannot be told any plan that fits: {unsupported}"
+        if not plans:
+            raise InfeasibleError(f"{launcher}: {reason}")
+        # Of plans that are as good as equal the one that shares the least state is the simplest.
+        limit = (1 + NEAR) * min(plan.step_time for plan in plans)
+
+        def rank(plan: Plan) -> tuple[bool, int, float]:
+            is_slower = plan.step_time > limit
+            zero = 0 if is_slower else plan.file.stages[0].zero
+            return is_slower, zero, plan.step_time
+
+        plans.sort(key=rank)
+        claim = f"none of the plans that {launcher} can be told is faster, by predicted times"
+        return [_with_launcher(plan, launcher, claim) for plan in plans[:num_best]]
+
+    def alternatives(self, runnable: Plan) -> dict[str, AlternativeEntry]:
+        """Return what each launcher can run of the model, beside the plan of our own runner.
+
+        Args:
+            runnable: The fastest plan of our own runner.
+
+        Returns:
+            Entries by launcher, the fastest first; those that cannot train it come last, with a
+            reason.
+        """
+        entries = {OWN: _entry(runnable)}
+        for name in SCRIPTS:
+            try:
+                entries[name] = _entry(self.fastest(name)[0])
+            except InfeasibleError as error:
+                entries[name] = AlternativeEntry(reason=str(error))
+        for name in LAUNCHERS:
+            reason = f"{name}: {KNOWN_BY_SIZES}"
+            entries.setdefault(name, AlternativeEntry(reason=reason))
+        order = sorted(
+            entries, key=lambda name: entries[name].step_time or float("inf")
+        )
+        return {name: entries[name] for name in order}
+
+    def _specs(self) -> Iterator[PlanSpec]:
+        """Yield plans of one replica a device: ZeRO's stages and sizes of micro-batches."""
+        batch = self.chain.batch
+        num_devices = self.cluster.num_devices
+        for zero in ZERO_STAGES if num_devices > 1 else (0,):
+            for size in divisors_of(batch // num_devices):
+                yield PlanSpec(
+                    dp=num_devices, zero=zero, microbatch_size=size, batch=batch
+                )
+
+    def _priced(self, spec: PlanSpec) -> Plan | None:
+        """Price a plan, with all layers recomputed if it does not fit without.
+
+        Returns:
+            The plan, or None if it does not fit with it either.
+
+        Raises:
+            InputError: If the model's examples cannot be cut so.
+        """
+        for recompute in (NONE, FULL):
+            plan = given_plan(
+                self.chain, self.cluster, replace(spec, recompute=recompute)
+            )
+            if plan.feasible:
+                return plan
+        return None
+
+
+def scripted_plan(plan: Plan, launcher: str) -> Plan:
+    """Return a priced plan of a captured model as the plan of a launcher of a training script.
 
     Args:
-        chain: The captured model.
-        cluster: The devices, all of which are used.
+        plan: The plan.
         launcher: One of `SCRIPTS`.
-        num_best: Plans at most.
 
     Raises:
-        InfeasibleError: If no plan fits, or the launcher cannot be told any that does.
+        InfeasibleError: If the launcher cannot be told it, with the first thing that is lost.
     """
-    num_devices = cluster.num_devices
-    if chain.batch % num_devices:
-        more = -(-chain.batch // num_devices) * num_devices
-        raise InfeasibleError(
-            f"{launcher}: a batch of {chain.batch:,} is not divisible by {num_devices:,} replicas; "
-            f"--batch {more} is"
-        )
-    plans = list[Plan]()
-    reason = "nothing fits; take more devices"
-    for spec in _specs(chain, cluster):
-        try:
-            plan = _priced(chain, cluster, spec)
-        except InputError:
-            continue
-        if plan is None:
-            continue
-        lost = _lost(plan, launcher)
-        if lost is None:
-            plans.append(plan)
-        else:
-            reason = f"cannot be told any plan that fits: {lost}"
-    if not plans:
-        raise InfeasibleError(f"{launcher}: {reason}")
-    # Of plans that are as good as equal the one that shares the least state is the simplest.
-    limit = (1 + NEAR) * min(plan.step_time for plan in plans)
-
-    def rank(plan: Plan) -> tuple[bool, int, float]:
-        is_slower = plan.step_time > limit
-        zero = 0 if is_slower else plan.file.stages[0].zero
-        return is_slower, zero, plan.step_time
-
-    plans.sort(key=rank)
-    return [_of_launcher(plan, launcher) for plan in plans[:num_best]]
+    unsupported = _unsupported(plan, launcher)
+    if unsupported is not None:
+        raise InfeasibleError(f"{launcher}: cannot be told the plan: {unsupported}")
+    return _with_launcher(plan, launcher, claim="")
 
 
-def _specs(chain: Chain, cluster: Cluster) -> Iterator[PlanSpec]:
-    """Yield plans of one replica a device: ZeRO's stages and sizes of micro-batches."""
-    num_devices = cluster.num_devices
-    share = chain.batch // num_devices
-    for zero in ZERO_STAGES if num_devices > 1 else (0,):
-        for size in divisors_of(share):
-            yield PlanSpec(
-                dp=num_devices, zero=zero, microbatch_size=size, batch=chain.batch
-            )
-
-
-def _priced(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan | None:
-    """Price a plan, with all layers recomputed if it does not fit without.
-
-    Returns:
-        The plan, or None if it does not fit with it either.
-
-    Raises:
-        InputError: If the model's examples cannot be cut so.
-    """
-    for recompute in (NONE, FULL):
-        plan = given_plan(chain, cluster, replace(spec, recompute=recompute))
-        if plan.feasible:
-            return plan
-    return None
-
-
-def _lost(plan: Plan, launcher: str) -> str | None:
+def _unsupported(plan: Plan, launcher: str) -> str | None:
     """Return the first thing of a plan that a launcher cannot be told, or None."""
-    written, given_up = launch_plan_of(plan)
+    launch_plan, lost_lines = launch_plan_of(plan)
     target = launcher_of(launcher)
     try:
-        target.check_degrees(written)
+        target.check_degrees(launch_plan)
     except InfeasibleError as error:
         return str(error).removeprefix(f"{launcher}: ")
-    if given_up:
-        return given_up[0]
-    written, steps = nearest_plan(written, target)
+    if lost_lines:
+        return lost_lines[0]
+    launch_plan, steps = nearest_plan(launch_plan, target)
     for line, nearest in steps:
-        if nearest != written:
+        if nearest != launch_plan:
             return line.partition(";")[0]
     return None
 
 
-def _of_launcher(plan: Plan, launcher: str) -> Plan:
-    """Return a plan whose file names the launcher that it is for."""
-    claim = (
-        f"none of the plans that {launcher} can be told is faster, by predicted times"
-    )
-    words = {"launcher": launcher, "claim": claim}
-    return replace(plan, file=plan.file.model_copy(update=words))
-
-
-def price_scripted(
-    chain: Chain, cluster: Cluster, launcher: str, spec: PlanSpec
-) -> Plan:
-    """Price a plan in words of a captured model for a launcher of a training script.
-
-    Args:
-        chain: The captured model.
-        cluster: The devices.
-        launcher: One of `SCRIPTS`.
-        spec: The plan.
-
-    Raises:
-        InputError: If the plan does not fit the model or the cluster.
-        InfeasibleError: If the launcher cannot be told it, with the first thing that is lost.
-    """
-    plan = given_plan(chain, cluster, spec)
-    lost = _lost(plan, launcher)
-    if lost is not None:
-        raise InfeasibleError(f"{launcher}: cannot be told the plan: {lost}")
+def _with_launcher(plan: Plan, launcher: str, claim: str) -> Plan:
+    """Return a plan whose file names the launcher that it is for, and what is claimed of it."""
     return replace(
-        plan, file=plan.file.model_copy(update={"launcher": launcher, "claim": ""})
+        plan, file=plan.file.model_copy(update={"launcher": launcher, "claim": claim})
     )
-
-
-def scripted_alternatives(
-    chain: Chain, cluster: Cluster, own: Plan
-) -> dict[str, AlternativeEntry]:
-    """Return what each launcher can run of a captured model, beside the plan of our own runner.
-
-    Args:
-        chain: The captured model.
-        cluster: The devices.
-        own: The fastest plan of the search.
-
-    Returns:
-        Entries by launcher, the fastest first; those that cannot train it come last, with a reason.
-    """
-    entries = {OWN: _entry(own)}
-    for name in SCRIPTS:
-        try:
-            entries[name] = _entry(scripted_plans(chain, cluster, name)[0])
-        except InfeasibleError as error:
-            entries[name] = AlternativeEntry(reason=str(error))
-    for name in LAUNCHERS:
-        reason = f"{name}: {KNOWN_BY_SIZES}"
-        entries.setdefault(name, AlternativeEntry(reason=reason))
-    order = sorted(entries, key=lambda name: entries[name].step_time or float("inf"))
-    return {name: entries[name] for name in order}
 
 
 def _entry(plan: Plan) -> AlternativeEntry:

@@ -65,7 +65,7 @@ class LaunchAnswer:
         best: The fastest plans of a search, the fastest first.
         tried: The number of plans that were priced.
         bounded: The number of plans and groups of plans that were bounded, priced ones included.
-        told: Notes on what is not priced, each in one line.
+        notes: Notes on what is not priced, each in one line.
     """
 
     plan: LaunchPlan
@@ -74,7 +74,7 @@ class LaunchAnswer:
     best: tuple[FoundSpec, ...] = ()
     tried: int = 1
     bounded: int = 1
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def framework(self) -> str:
@@ -145,7 +145,7 @@ def price_launch_plan(
     if spec.schedule != plan.full_schedule:
         notes.append(f"schedule {plan.schedule}: priced as {spec.schedule}")
     answer = price(setting, spec)
-    return LaunchAnswer(plan, answer, setting, told=tuple(notes))
+    return LaunchAnswer(plan, answer, setting, notes=tuple(notes))
 
 
 @dataclass(frozen=True, eq=False)

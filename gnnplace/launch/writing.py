@@ -31,12 +31,12 @@ class Loss:
     """Something of a plan that a launch file does not carry.
 
     Attributes:
-        told: What is lost, and what is written instead, in one line.
+        summary: What is lost, and what is written instead, in one line.
         seconds: Seconds by which a step is longer without it; None where it was not priced.
         bytes: Bytes by which the fullest device holds more.
     """
 
-    told: str
+    summary: str
     seconds: float | None = None
     bytes: float | None = None
 
@@ -44,10 +44,10 @@ class Loss:
     def line(self) -> str:
         """Return what is not carried and what that costs, in one line."""
         if self.seconds is None or self.bytes is None:
-            return self.told
+            return self.summary
         is_long = abs(self.seconds) >= 1
         step = f"{self.seconds:+.3g} s" if is_long else f"{1e3 * self.seconds:+.3g} ms"
-        return f"{self.told} ({step} a step, {self.bytes / 1e9:+.3g} GB)"
+        return f"{self.summary} ({step} a step, {self.bytes / 1e9:+.3g} GB)"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,9 @@ def write_launch_plan(
     """
     target = launcher_of(launcher)
     usual = LaunchPlan()
-    script_words = [x for x in target.held if getattr(plan, x) != getattr(usual, x)]
+    script_words = [
+        x for x in target.script_fields if getattr(plan, x) != getattr(usual, x)
+    ]
     losses = [Loss(f"{', '.join(script_words)}: {SCRIPT_SAYS}")] if script_words else []
     if plan.adapters is not None:
         losses.append(Loss(plan.adapters.script_line))

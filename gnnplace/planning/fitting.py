@@ -1,20 +1,33 @@
 """`FitAnswer`: the memory of a plan's fullest device by part, and changes that would make it fit.
 
-All numbers come from the pricer of steps (`plans.spec_answers`). A change is the same plan with one
-word, the optimizer or the trained parameters changed, and priced again. Changes of words come
-first, since they leave the result of training as it is; then changes of the optimizer, then changes
-of what is trained. Within each kind the fastest is first.
+All numbers come from the pricer of steps: of a decoder of the catalogue by its sizes
+(`plans.spec_answers`), of any other model by its capture (`plans.answers`). A change is the same
+plan with one word, the optimizer or the trained parameters changed, and priced again. Changes of
+words come first, since they leave the result of training as it is; then changes of the optimizer,
+then changes of what is trained. Within each kind the fastest is first. A captured model has changes
+of words alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
+from gnnplace.costs import Framework
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.explaining import choices_of, single_changes
-from gnnplace.launch import launcher_plans, price_words, setting_of_file
+from gnnplace.explaining import WordChoices, choices_of, single_changes
+from gnnplace.launch import (
+    SCRIPTS,
+    ScriptedSearch,
+    launch_plan_of,
+    launcher_plans,
+    price_words,
+    setting_of_file,
+)
 from gnnplace.plans import (
+    Adapters,
+    Chain,
     MemoryParts,
     NamedModel,
     Plan,
@@ -27,7 +40,9 @@ from gnnplace.plans import (
     answer_of,
     find_named,
     fullest_parts,
+    given_plan,
     memory_limit_of,
+    named_chain,
     parse_spec,
     priced_spec,
     setting_of,
@@ -63,12 +78,37 @@ class FitChange:
 
 
 @dataclass(frozen=True)
+class FitTerms:
+    """The terms on which a plan is priced, as an answer states them.
+
+    Attributes:
+        cluster: The cluster's name.
+        framework: The framework whose bytes count.
+        precision: The precision in Lightning's words.
+        optimizer: The optimizer.
+        batch: Examples of a step.
+        length: Tokens of an example; None where examples are no rows of tokens.
+        adapters: Adapters that are trained; None: all parameters are.
+        slack_source: What the slack consists of, and where its constants come from.
+    """
+
+    cluster: str
+    framework: str
+    precision: str
+    optimizer: str
+    batch: int
+    length: int | None
+    adapters: Adapters | None
+    slack_source: str
+
+
+@dataclass(frozen=True)
 class FitAnswer:
     """The answer to whether a plan fits, and what would make it fit.
 
     Attributes:
         spec: The plan.
-        setting: The sizes, the devices and the framework that it was priced on.
+        terms: The terms on which it was priced.
         answer: Its price.
         parts: Bytes of the fullest device.
         changes: Single changes that fit, the smallest first; none where the plan fits.
@@ -77,7 +117,7 @@ class FitAnswer:
     """
 
     spec: PlanSpec
-    setting: PricingSetting
+    terms: FitTerms
     answer: PlanAnswer
     parts: MemoryParts
     changes: tuple[FitChange, ...] = ()
@@ -89,16 +129,32 @@ class FitAnswer:
         """Return whether the fullest device likely holds the plan."""
         return self.answer.feasible
 
-    @property
-    def slack_source(self) -> str:
-        """Return what the slack consists of and where its constants come from."""
-        constants = self.setting.framework.constants.constants
-        context = constants["context"]
-        fragmentation = constants["fragmentation"]
-        return (
-            f"{context.value:g} {context.unit} of libraries ({context.source}), and "
-            f"{fragmentation.value - 1:.1%} of what comes and goes ({fragmentation.source})"
-        )
+
+def _slack_source(framework: Framework) -> str:
+    """Return what a framework's slack consists of and where its constants come from."""
+    constants = framework.constants.constants
+    context = constants["context"]
+    fragmentation = constants["fragmentation"]
+    return (
+        f"{context.value:g} {context.unit} of libraries ({context.source}), and "
+        f"{fragmentation.value - 1:.1%} of what comes and goes ({fragmentation.source})"
+    )
+
+
+def _terms_of(setting: PricingSetting, spec: PlanSpec) -> FitTerms:
+    """Return the terms of a plan that is priced by sizes."""
+    framework = setting.framework
+    decoder = setting.decoder
+    return FitTerms(
+        cluster=setting.cluster.name,
+        framework=framework.name,
+        precision=framework.precision,
+        optimizer=framework.optimizer,
+        batch=spec.batch or decoder.batch,
+        length=decoder.length,
+        adapters=decoder.adapters,
+        slack_source=_slack_source(framework),
+    )
 
 
 def fit_plan(
@@ -108,7 +164,7 @@ def fit_plan(
     options: SearchOptions | None = None,
     progress: Progress | None = None,
 ) -> FitAnswer:
-    """Return whether a plan of a model of the catalogue fits, and what would make it fit.
+    """Return whether a plan fits, and what would make it fit.
 
     Args:
         job: The model and how it is trained.
@@ -119,14 +175,14 @@ def fit_plan(
         progress: Called with a line for each thing that is done.
 
     Raises:
-        InputError: If the model is not priced by its sizes, or the plan cannot be.
+        InputError: If the plan cannot be, or a captured model's plan is not given in words.
+        CaptureError: If the model cannot be captured; the message names the module.
     """
     options = options or SearchOptions()
     named = find_named(job, cluster)
-    if named is None or named.sizes is None:
-        raise InputError(
-            f"--fits: {job.model} on {cluster.name} is not priced by its sizes; name a decoder of "
-            "the catalogue and GPUs, or give a plan with --given and read its memory"
+    if named is None or named_chain(named, cluster) is None:
+        return _fit_captured(
+            job if named is None else named.job, cluster, plan, options
         )
     if plan is None:
         try:
@@ -141,6 +197,7 @@ def fit_plan(
     elif plan.file.words is None:
         raise InputError("--fits: the plan's file has no words; give the plan in words")
     else:
+        assert named.sizes is not None
         setting = setting_of_file(plan.file, named.sizes, cluster)
         spec = parse_spec(plan.file.words)
     return replace(fit_of(setting, spec), job=named.job)
@@ -155,19 +212,140 @@ def fit_of(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
     priced = priced_spec(setting, spec)
     answer = answer_of(setting, priced)
     parts = fullest_parts(priced)
-    if answer.feasible:
-        return FitAnswer(spec, setting, answer, parts)
+    fitted = FitAnswer(spec, _terms_of(setting, spec), answer, parts)
+    return _with_changes(fitted, _priced_changes(setting, spec))
+
+
+def _with_changes(
+    answer: FitAnswer, changes: Iterator[tuple[FitChange, bool]]
+) -> FitAnswer:
+    """Return an answer with the changes that make its plan fit, if it does not.
+
+    Args:
+        answer: The answer without changes.
+        changes: Priced changes, and whether the plan fits with each.
+    """
+    if answer.fits:
+        return answer
     fitting: list[FitChange] = []
     nearest: FitChange | None = None
-    for change, fits in _priced_changes(setting, spec):
+    for change, fits in changes:
         if fits:
             fitting.append(change)
         elif nearest is None or change.parts.lacking < nearest.parts.lacking:
             nearest = change
-    changes = tuple(sorted(fitting, key=_preference))
-    return FitAnswer(
-        spec, setting, answer, parts, changes, None if changes else nearest
+    return replace(
+        answer,
+        changes=tuple(sorted(fitting, key=_preference)),
+        nearest=None if fitting else nearest,
     )
+
+
+def _fit_captured(
+    job: TrainingJob,
+    cluster: Cluster,
+    plan: PlanSpec | Plan | None,
+    options: SearchOptions,
+) -> FitAnswer:
+    """Return whether a plan of a captured model fits; arguments as of `fit_plan`."""
+    from gnnplace.plans import chain_of
+
+    for name in ("framework", "environment", "modes"):
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"--{name}: is of decoders of the catalogue, priced by their sizes on GPUs"
+            )
+    if isinstance(plan, Plan):
+        raise InputError(
+            "--fits: a captured model's plan is given in words; `plan --given` states the memory "
+            "of its file"
+        )
+    chain = chain_of(job, cluster)
+    spec = plan or _spec_to_fit(chain, cluster, options.launcher)
+    priced = given_plan(chain, cluster, spec)
+    assert priced.fullest is not None
+    answer = PlanAnswer(
+        step_time=priced.step_time,
+        feasible=priced.feasible,
+        reason=priced.reason or "",
+        peak=priced.fullest.total,
+        fits=priced.file.fits,
+    )
+    terms = _captured_terms(chain, priced)
+    fitted = FitAnswer(spec, terms, answer, priced.fullest, job=job)
+    return _with_changes(fitted, _captured_changes(chain, cluster, spec))
+
+
+def _captured_terms(chain: Chain, priced: Plan) -> FitTerms:
+    """Return the terms of a plan of a captured model."""
+    tokens = priced.file.tokens
+    if chain.framework is None:
+        slack_source = "what --headroom keeps free of the device's memory"
+    else:
+        slack_source = _slack_source(chain.framework)
+    return FitTerms(
+        cluster=priced.file.cluster,
+        framework=priced.file.framework,
+        precision=chain.precision,
+        optimizer=chain.optimizer,
+        batch=chain.batch,
+        length=None if tokens is None else tokens // chain.batch,
+        adapters=None,
+        slack_source=slack_source,
+    )
+
+
+def _spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSpec:
+    """Return the fastest plan in words that a launcher can run, or the leanest if none fits.
+
+    Args:
+        chain: The captured model.
+        cluster: The devices.
+        launcher: The launcher; None: any whose script makes the model.
+
+    Raises:
+        InputError: If the launcher trains decoders of known sizes alone.
+    """
+    names = SCRIPTS if launcher is None else (launcher,)
+    if launcher not in (None, *SCRIPTS):
+        raise InputError(
+            f"--launcher {launcher}: is of decoders of the catalogue, priced by their sizes on "
+            f"GPUs; take {' or '.join(SCRIPTS)}"
+        )
+    plans: list[Plan] = []
+    for name in names:
+        try:
+            plans += ScriptedSearch(chain, cluster).fastest(name)
+        except InfeasibleError:
+            continue
+    if plans:
+        plans.sort(key=attrgetter("step_time"))
+        launch_plan, _ = launch_plan_of(plans[0])
+        return replace(launch_plan.spec, gradients=None)
+    num_devices = cluster.num_devices
+    zero = 3 if num_devices > 1 else 0
+    return PlanSpec(dp=num_devices, zero=zero, microbatch_size=1, recompute="full")
+
+
+def _captured_changes(
+    chain: Chain, cluster: Cluster, spec: PlanSpec
+) -> Iterator[tuple[FitChange, bool]]:
+    """Yield the single changes of a captured model's plan, and whether it fits with them."""
+    zero_stages = (0, 1, 2, 3) if spec.dp > 1 else ()
+    choices = WordChoices(zero_stages=zero_stages, splits_tokens=False)
+    for change in single_changes(spec, choices):
+        try:
+            priced = given_plan(chain, cluster, change.spec)
+        except InputError:  # numbers do not divide, or the model cannot be cut so
+            continue
+        assert priced.fullest is not None
+        fit_change = FitChange(
+            kind=WORDS,
+            change=change.text,
+            step_time=priced.step_time,
+            parts=priced.fullest,
+        )
+        yield fit_change, priced.feasible
 
 
 def _preference(change: FitChange) -> tuple[int, float]:

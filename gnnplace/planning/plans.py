@@ -23,17 +23,16 @@ from gnnplace.files import MOST
 from gnnplace.launch import (
     SCRIPTS,
     LaunchPlan,
+    ScriptedSearch,
     captured_spec,
     completed,
     is_launch_file,
     launcher_plans,
     named_model,
     price_plan_in_words,
-    price_scripted,
     price_words,
     read_launch_file,
-    scripted_alternatives,
-    scripted_plans,
+    scripted_plan,
 )
 from gnnplace.plans import (
     CAPTURING,
@@ -459,7 +458,7 @@ def _beside_launchers(
     is_of_gpus = len(cluster.kinds) == 1 and known_kind(cluster.kinds[0]) != "cpu"
     if not (plan.feasible and is_asked and is_of_gpus):
         return plan
-    entries = scripted_alternatives(chain, cluster, plan)
+    entries = ScriptedSearch(chain, cluster).alternatives(plan)
     return replace(plan, file=plan.file.model_copy(update={"alternatives": entries}))
 
 
@@ -488,13 +487,14 @@ def _scripted(
     launcher = options.launcher
     assert launcher is not None
     if question.given is None:
-        return scripted_plans(chain, cluster, launcher, options.top)
+        return ScriptedSearch(chain, cluster).fastest(launcher, options.top)
     if not isinstance(question.given, PlanSpec):
         raise InputError(
             f"--launcher {launcher}: is for a plan that is searched or given in words; "
             "`gnnplace convert` takes a plan's file to a launcher"
         )
-    return [price_scripted(chain, cluster, launcher, question.given)]
+    priced = given_plan(chain, cluster, question.given)
+    return [scripted_plan(priced, launcher)]
 
 
 def _plans_in_words(

@@ -23,9 +23,8 @@ PARTS = {
 
 def _lines(answer: FitAnswer) -> list[str]:
     """Format the verdict, what fills the fullest device, and what would make it fit."""
-    setting = answer.setting
+    terms = answer.terms
     parts = answer.parts
-    framework = setting.framework
     verdict = "fits" if answer.fits else "does not fit"
     if answer.answer.fits is None:
         chance = ""
@@ -35,16 +34,19 @@ def _lines(answer: FitAnswer) -> list[str]:
         model = ""
     else:
         model = f"{answer.job.model} "
-    adapters = setting.decoder.adapters
+    adapters = terms.adapters
     if adapters is None:
         trained = ""
     else:
         trained = f"{adapters.label}, "
+    if terms.length is None:
+        batch = f"batch {terms.batch}"
+    else:
+        batch = f"batch {terms.batch} x {terms.length:,} tokens"
     # What was asked, and the verdict.
     lines = [
-        f"{model}on {setting.cluster.name}: {verdict}{chance}",
-        f"  {framework.name}, {framework.precision}, {framework.optimizer}, {trained}batch "
-        f"{answer.spec.batch or setting.decoder.batch} x {setting.decoder.length:,} tokens: "
+        f"{model}on {terms.cluster}: {verdict}{chance}",
+        f"  {terms.framework}, {terms.precision}, {terms.optimizer}, {trained}{batch}: "
         f"{answer.spec}",
         f"  fullest device {parts.device}: {bytes_text(parts.total)} of {bytes_text(parts.usable)}",
     ]
@@ -55,7 +57,7 @@ def _lines(answer: FitAnswer) -> list[str]:
                 f"  {size / 1e9:>9.2f} GB  {size / parts.total:>4.0%}  {PARTS[name]}"
             )
     lines.append(f"  what binds: {PARTS[parts.binds]}")
-    lines.append(f"  slack: {answer.slack_source}")
+    lines.append(f"  slack: {terms.slack_source}")
     if answer.fits:
         return lines
     # What would make it fit, or comes nearest to it.
@@ -82,24 +84,23 @@ def _lines(answer: FitAnswer) -> list[str]:
 
 def fit_answer(answer: FitAnswer) -> Answer:
     """Describe whether a plan fits, for `gnnplace plan --fits`."""
-    framework = answer.setting.framework
-    adapters = answer.setting.decoder.adapters
+    terms = answer.terms
     data = {
         "model": None if answer.job is None else answer.job.model,
-        "cluster": answer.setting.cluster.name,
-        "framework": framework.name,
+        "cluster": terms.cluster,
+        "framework": terms.framework,
         "words": str(answer.spec),
-        "precision": framework.precision,
-        "optimizer": framework.optimizer,
-        "lora": None if adapters is None else str(adapters),
-        "batch": answer.spec.batch or answer.setting.decoder.batch,
-        "length": answer.setting.decoder.length,
+        "precision": terms.precision,
+        "optimizer": terms.optimizer,
+        "lora": None if terms.adapters is None else str(terms.adapters),
+        "batch": terms.batch,
+        "length": terms.length,
         "step_time": answer.answer.step_time,
         "fits": answer.fits,
         "probability": answer.answer.fits,
         "reason": answer.answer.reason or None,
         "fullest": answer.parts.to_data(),
-        "slack_source": answer.slack_source,
+        "slack_source": terms.slack_source,
         "changes": [_change_data(change) for change in answer.changes],
         "nearest": None if answer.nearest is None else _change_data(answer.nearest),
     }

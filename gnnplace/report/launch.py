@@ -70,7 +70,7 @@ def launch_answer(found: LaunchAnswer, model: str, cluster: str) -> Answer:
         if found.answer.low is None
         else [found.answer.low, found.answer.high],
         "memory": device_peaks(found.setting, priced_spec(found.plan, found.setting)),
-        "notes": list(found.told),
+        "notes": list(found.notes),
     }
     lines = _answer_lines(found, model, cluster)
     return Answer(f"{model} on {cluster}", [Lines(lines)], data)
@@ -106,4 +106,4 @@ def _answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[str]:
     lines += [f"  {answer.reason}"] if answer.reason else []
     if framework.kernels.is_roofline:
         lines.append(f"  {roofline_line(found.setting.cluster)}")
-    return lines + [f"  {line}" for line in found.told]
+    return lines + [f"  {line}" for line in found.notes]

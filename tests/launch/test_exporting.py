@@ -35,7 +35,7 @@ def lossy() -> Plan:
 def test_losses_have_prices_that_add_up_to_the_difference(lossy):
     """It captures the model twice, in both precisions."""
     made = export_plan(lossy, "megatron-lm")
-    assert [loss.told.split(":")[0] for loss in made.losses] == [
+    assert [loss.summary.split(":")[0] for loss in made.losses] == [
         "schedule zero-bubble", "precision bf16-mixed",
     ]  # fmt: skip
     assert made.seconds is not None
@@ -46,7 +46,7 @@ def test_losses_have_prices_that_add_up_to_the_difference(lossy):
     assert again.step_time == pytest.approx(
         made.seconds
     )  # the sizes make the same model
-    assert f"Not carried: {made.losses[0].told}" in made.text
+    assert f"Not carried: {made.losses[0].summary}" in made.text
 
 
 def test_a_launcher_without_stages_gives_no_file(lossy):

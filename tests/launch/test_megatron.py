@@ -423,7 +423,7 @@ def test_learned_positions_of_gated_layers_are_written_and_read():
     text, losses = write_launch_plan(plan, "megatron-lm", [])
     assert "--position-embedding-type learned_absolute" in text
     assert "--max-position-embeddings 48" in text
-    assert not any("positions" in loss.told for loss in losses)
+    assert not any("positions" in loss.summary for loss in losses)
     read = read_megatron(text, "file").sizes
     assert read is not None
     assert read.learned == 48

@@ -94,7 +94,7 @@ def test_experts_that_are_whole_on_shards_are_priced_as_such():
         price_launch_plan(p, "megatron-lm", "nvlink-a100-8")
         for p in (plan, replace(plan, ep=8, etp=1))
     )
-    assert whole.told == ()
+    assert whole.notes == ()
     assert "ep=4,etp=1" in str(priced_spec(whole.plan, whole.setting))
     assert whole.answer.state == cut.answer.state
     assert whole.answer.step_time < cut.answer.step_time

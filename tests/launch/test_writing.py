@@ -106,7 +106,7 @@ def test_what_is_written_is_read_as_the_same_plan(name, plan):
     }  # fmt: skip
     # The model of DeepSpeed and accelerate is the script's: their files have no sizes.
     assert differing <= ({"sizes"} if name in ("deepspeed", "accelerate") else set())
-    assert all("the script's to say" in loss.told for loss in losses)
+    assert all("the script's to say" in loss.summary for loss in losses)
 
 
 def test_one_plan_has_one_spelling():

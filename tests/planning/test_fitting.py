@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.planning import plan_devices
@@ -17,6 +18,7 @@ from gnnplace.plans.spec_answers import price
 QWEN = "Qwen/Qwen3-8B"
 PARAMETERS = 8_190_735_360
 CLUSTER = plan_devices("8xH100", None, "auto")
+SETTING = setting_of(catalogue_decoder(QWEN, 8), CLUSTER, precision="bf16-mixed")
 
 
 def fit(words, **job):
@@ -72,7 +74,7 @@ def test_changes_are_the_pricers_own(replicated):
         spec = replicated.spec.with_words(
             **{name: int(value) if value.isdigit() else value}
         )
-        answer = price(replicated.setting, spec)
+        answer = price(SETTING, spec)
         assert answer.feasible
         assert answer.step_time == change.step_time
         assert answer.peak == pytest.approx(change.parts.total)
@@ -137,11 +139,71 @@ def test_the_framework_of_a_plan_counts():
     assert parts.optimizer == pytest.approx(12 / 8 * PARAMETERS)
 
 
-def test_a_model_without_sizes_is_refused():
-    with pytest.raises(
-        InputError, match="--fits: mlp on 8xH100 is not priced by its sizes"
+ENCODER = (
+    "hf:bert?hidden_size=512&num_hidden_layers=2&num_attention_heads=8"
+    "&intermediate_size=2048&vocab_size=30522&length=128"
+)
+
+
+def captured_fit(words, **job):
+    """Return the answer for a captured encoder on eight GPUs."""
+    job = {"batch": 64, "precision": "bf16-mixed", **job}
+    spec = None if words is None else parse_spec(words)
+    return fit_plan(TrainingJob(ENCODER, **job), CLUSTER, spec)
+
+
+def test_a_captured_model_has_the_parts_of_its_plan():
+    """They are those that its plan states; without words it is the plan that accelerate has."""
+    answer = captured_fit("dp=8,zero=1,microbatch_size=4")
+    given = gnnplace.plan(
+        ENCODER, "8xH100", given="dp=8,zero=1,microbatch_size=4", batch=64,
+        precision="bf16-mixed",
+    )[0]  # fmt: skip
+    assert answer.fits
+    assert answer.parts == given.fullest
+    assert answer.terms.length == 128
+    searched = captured_fit(None)
+    launched = gnnplace.plan(
+        ENCODER, "8xH100", launcher="deepspeed", batch=64, precision="bf16-mixed"
+    )[0]
+    assert searched.answer.step_time == pytest.approx(launched.step_time, rel=2e-3)
+
+
+def test_changes_of_a_captured_model_are_its_plans():
+    """With little memory, the changes that fit are priced as plans of their own."""
+    tight = plan_devices("8xH100", 4.2e9, "auto")
+    job = TrainingJob(ENCODER, batch=2048, precision="bf16-mixed")
+    answer = fit_plan(job, tight, parse_spec("dp=8,microbatch_size=128"))
+    assert not answer.fits
+    assert "lacks" in answer.answer.reason
+    assert answer.changes
+    for change in answer.changes:
+        assert change.kind == "words"
+        if " and " in change.change:  # two degrees
+            continue
+        name, _, value = change.change.partition("=")
+        spec = answer.spec.with_words(
+            **{name: int(value) if value.isdigit() else value}
+        )
+        given = gnnplace.plan(
+            ENCODER,
+            tight,
+            given=spec,
+            batch=2048,
+            precision="bf16-mixed",
+            headroom=None,
+        )[0]
+        assert given.step_time == change.step_time
+
+
+def test_what_a_captured_model_has_not_is_refused():
+    """Frameworks and modes are of decoders by their sizes; a file is not given in words."""
+    for options in (
+        SearchOptions(framework="pytorch"),
+        SearchOptions(launcher="nanotron"),
     ):
-        fit_plan(TrainingJob("mlp"), CLUSTER, parse_spec("dp=8"))
+        with pytest.raises(InputError, match="decoders of the catalogue"):
+            fit_plan(TrainingJob(ENCODER, batch=64), CLUSTER, None, options)
 
 
 def test_the_command_answers_in_text_and_json(capsys):
