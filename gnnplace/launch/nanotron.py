@@ -120,9 +120,11 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         given_up = f"recompute={kind}: nanotron has all layers or none; {plan.recompute} is written"
         yield given_up, plan
     if plan.precision != "bf16-master":
-        given_up = f"precision {plan.precision}: bf16-master is written"
+        given_up = (
+            f"precision {plan.precision}: nanotron has bf16 parameters with a fp32 copy"
+        )
         plan = replace(plan, precision="bf16-master")
-        yield given_up, plan
+        yield f"{given_up}; bf16-master is written", plan
     if plan.optimizer == "adam":
         plan = replace(plan, optimizer="adamw")
         yield "optimizer adam: adamW is written", plan

@@ -345,14 +345,21 @@ class LauncherSearch:
         if launcher != OWN:
             target = launcher_of(launcher)
             plan = self._launch_plan(setting, free.spec)
+            steps = nearest_plan(plan, target)[1]
+            # No other plan mends a precision that the launcher lacks.
+            for line, nearest in steps:
+                if nearest.precision != plan.precision:
+                    lack = line.partition(";")[0]
+                    return InfeasibleError(
+                        f"{launcher}: {lack}; take --precision {nearest.precision}"
+                    )
             try:
                 target.write(plan, [], SERVER_GPUS)
-                lost = [line for line, _ in nearest_plan(plan, target)[1]]
             except InfeasibleError as error:
                 return error
             # What the launcher would write instead of the fastest plan says what it lacks.
-            if lost:
-                message += f" (the fastest: {lost[0]})"
+            if steps:
+                message += f" (the fastest: {steps[0][0]})"
         return InfeasibleError(
             f"{launcher}: {message}; take more devices, or another launcher"
         )

@@ -164,12 +164,24 @@ def test_where_nothing_fits_the_answer_says_what_is_lacking():
         gnnplace.plan("meta-llama/Llama-3.1-405B", "1xRTX4090", launcher="megatron-lm")
 
 
-def test_what_keeps_a_launcher_from_every_plan_is_said():
-    words = "the fastest: precision bf16-mixed: Megatron-LM has half parameters"
-    with pytest.raises(InfeasibleError, match=words):
-        gnnplace.plan(
-            "llama-3.2-1b", "8xH100", launcher="megatron-lm", precision="bf16-mixed"
-        )
+@pytest.mark.parametrize(
+    ("launcher", "precision", "words"),
+    [
+        (
+            "megatron-lm",
+            "bf16-mixed",
+            "half parameters .* take --precision bf16-master",
+        ),
+        ("nanotron", "16-mixed", "bf16 parameters .* take --precision bf16-master"),
+        ("torchtitan", "16-mixed", "fp32 parameters .* take --precision bf16-mixed"),
+        ("accelerate", "16-master", "fp32 parameters; take --precision 16-mixed"),
+    ],
+)
+def test_a_precision_that_a_launcher_lacks_is_said(launcher, precision, words):
+    """With what it has instead."""
+    message = f"{launcher}: precision {precision}: .*{words}"
+    with pytest.raises(InfeasibleError, match=message):
+        gnnplace.plan("llama-3.2-1b", "8xH100", launcher=launcher, precision=precision)
 
 
 @pytest.mark.parametrize(
