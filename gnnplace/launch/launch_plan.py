@@ -97,7 +97,9 @@ class LaunchPlan:
             framework's default.
         offload: State that lies in the host's memory, in the words of a plan.
         sizes: Sizes of the model.
-        length: Tokens of an example, where a file says them and takes the model from elsewhere.
+        length: Tokens of an example, where a file says them apart from the sizes.
+        unknown_model: What the file has instead of sizes that are known, such as "flavor 20B of
+            llama3, whose sizes are not known"; empty if it names no model.
         lora: Adapters that are trained instead of the parameters, as `--lora` has them; None: none
             that the file states.
         details: Properties of the layers beside sizes, for a file that is written. Readers leave it
@@ -134,6 +136,7 @@ class LaunchPlan:
     offload: str = NONE
     sizes: DecoderSizes | None = None
     length: int | None = field(default=None, compare=False)
+    unknown_model: str = field(default="", compare=False)
     lora: str | None = None
     details: LayerDetails | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()

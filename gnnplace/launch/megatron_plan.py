@@ -52,8 +52,10 @@ NUMBERS = {
     "micro-batch-size": "microbatch_size",
     "global-batch-size": "batch",
 }
+UNPRICED_EXPERTS = "experts that are not gated, or not of all last layers"
 SIZES = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
 OTHERS = (
+    "decoder-seq-length",
     "ffn-hidden-size",
     "num-query-groups",
     "group-query-attention",
@@ -256,6 +258,22 @@ def fault(source: str, flag: str, reason: str) -> FormatError:
     return FormatError(f"{source}: --{flag}: {reason}")
 
 
+def check_decoder(flags: Flags, source: str) -> None:
+    """Check that flags are not those of an encoder-decoder (Megatron-LM's `pretrain_t5.py`).
+
+    Models of images and text have the length of their decoder, too.
+
+    Raises:
+        FormatError: If they are.
+    """
+    reason = "is of an encoder and a decoder (t5); decoders of text are read"
+    if "decoder-num-layers" in flags:
+        raise fault(source, "decoder-num-layers", reason)
+    has_images = "img-h" in flags or "language-model-type" in flags
+    if "decoder-seq-length" in flags and not has_images:
+        raise fault(source, "decoder-seq-length", reason)
+
+
 def plan_of_flags(
     flags: Flags, source: str, lines: Mapping[str, int | None] | None = None
 ) -> LaunchPlan:
@@ -270,6 +288,7 @@ def plan_of_flags(
         FormatError: If a flag is wrong, or flags contradict each other.
     """
     flags, places = with_todays_names(flags, lines or {})
+    check_decoder(flags, source)
     counts = {
         word: number_of(flags, name, source)
         for name, word in NUMBERS.items()
@@ -311,6 +330,9 @@ def plan_of_flags(
         offload=OPTIMIZER if _offloads(flags) else NONE,
         sizes=sizes,
         length=None if sizes is not None else _length(flags),
+        unknown_model=f"{UNPRICED_EXPERTS}, which are not priced"
+        if _has_unpriced_experts(flags, sizes)
+        else "",
         notes=tuple(_notes(flags, sizes)),
         not_priced=tuple(_not_priced(flags, places)),
         lines=_word_lines(flags, places),
@@ -436,6 +458,8 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
     if any(name not in flags for name in SIZES):
         return None
     layers, hidden, heads, length = (number_of(flags, name, source) for name in SIZES)
+    # In models of images and text the sequence is the encoder's.
+    length = number_of(flags, "decoder-seq-length", source, length)
     gated = is_on(flags, "swiglu") or flags.get("glu-activation") in ("swiglu", "geglu")
     if gated:
         width = int(4 * hidden * 2 / 3 / 64) * 64
@@ -479,7 +503,7 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
 
 def _length(flags: Flags) -> int | None:
     """Return the tokens of an example, or None if no flag says them as a number."""
-    length = flags.get("seq-length", "")
+    length = flags.get("decoder-seq-length", flags.get("seq-length", ""))
     return int(length) if re.fullmatch("[1-9][0-9]{0,8}", length) else None
 
 
@@ -824,14 +848,20 @@ def _graphs(flags: Flags) -> tuple[str | None, str]:
     return ("layers", "")
 
 
+def _has_unpriced_experts(flags: Flags, sizes: DecoderSizes | None) -> bool:
+    """Return whether flags have all sizes of a model with experts, and none that is priced."""
+    has_sizes = all(name in flags for name in SIZES)
+    return sizes is None and has_sizes and "num-experts" in flags
+
+
 def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
     """Yield what flags say and a plan's words do not."""
     if "num-experts" in flags:
         sent = flags.get("moe-token-dispatcher-type", "allgather")
         if sent == "allgather" and flags.get("expert-model-parallel-size", "1") != "1":
             yield "moe-token-dispatcher-type allgather: priced as an all-to-all"
-        if sizes is None and all(name in flags for name in SIZES):
-            yield "experts that are not gated, or not of all last layers: no sizes; give --model"
+        if _has_unpriced_experts(flags, sizes):
+            yield f"{UNPRICED_EXPERTS}: no sizes; give --model"
     if parts := _graphs(flags)[1]:
         yield f"CUDA graphs of {parts} alone: priced without"
     modules = re.findall(r"\w+", flags.get("recompute-modules", ""))

@@ -106,6 +106,12 @@ PRINTERS = ("echo", "printf", "cat", "tee", "log", "print")
 UNLIKE_MODELS = re.compile(
     r"(t5|bert|ict|retro|vision|vit|vlm|mamba|hybrid|multimodal|biencoder)"
 )
+IDLE_SCRIPTS = re.compile(
+    r"(text_generation|text_gen|generat|inference|preprocess|convert|checkpoint|export|quantize|"
+    r"ptq|evaluat)"
+)
+"""What names of scripts have that run no training, unless `TRAINERS` says otherwise."""
+TRAINERS = re.compile(r"(train|tune|sft)")
 LAUNCHER_NUMBERS = {
     "nproc-per-node": "nproc-per-node",
     "nnodes": "nnodes",
@@ -324,9 +330,13 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     Raises:
         FormatError: If there is none, or there are several that differ.
     """
-    starts = [
-        (command, _flags_of_command(command, source)) for command in _training(run)
-    ]
+    commands = list(_training(run))
+    training = [command for command in commands if not _is_idle(command)]
+    if commands and not training:
+        command = commands[0]
+        script = _script_of(command)[1]
+        raise FormatError(f"{source}: line {command.line}: {script} runs no training")
+    starts = [(command, _flags_of_command(command, source)) for command in training]
     starts = [(command, flags) for command, flags in starts if flags.values]
     if not starts:
         return _flags_without_command(run, source)
@@ -411,6 +421,28 @@ def _flags_without_command(run: ShellRun, source: str) -> FlagSet:
     return flags
 
 
+def _script_of(command: ShellCommand) -> tuple[int | None, str]:
+    """Return which word of a command is the script or module that it runs, and its name.
+
+    The number is None, and the name empty, where there is none.
+    """
+    letters = [plain(word) or "" for word in command.words]
+    ends = [word[-1].text if word else "" for word in command.words]
+    start = next((k for k, text in enumerate(ends) if text.endswith(".py")), None)
+    if start is None and "-m" in letters:
+        modules = [k for k, text in enumerate(letters[:-1]) if text == "-m"]
+        start = modules[-1] + 1
+    if start is None:
+        return None, ""
+    return start, PurePosixPath(letters[start] or ends[start]).name
+
+
+def _is_idle(command: ShellCommand) -> bool:
+    """Return whether a command runs a script that, by its name, runs no training."""
+    script = _script_of(command)[1]
+    return bool(IDLE_SCRIPTS.search(script)) and not TRAINERS.search(script)
+
+
 def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
     """Return the flags of a command, of its launcher those that say the processes.
 
@@ -427,13 +459,8 @@ def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
             )
         if letters[1] in megatron_swift.TRAINING:
             flags.swift_command = letters[1]
-    ends = [word[-1].text if word else "" for word in words]
-    start = next((k for k, text in enumerate(ends) if text.endswith(".py")), None)
-    if start is None and "-m" in letters:
-        modules = [k for k, text in enumerate(letters[:-1]) if text == "-m"]
-        start = modules[-1] + 1
+    start, script = _script_of(command)
     if start is not None:
-        script = PurePosixPath(letters[start] or ends[start]).name
         unlike = UNLIKE_MODELS.search(script)
         if unlike is not None:
             raise FormatError(

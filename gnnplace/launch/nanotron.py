@@ -340,9 +340,14 @@ def _sizes(keys: Keys) -> DecoderSizes:
     """Return the sizes of the model.
 
     Raises:
-        FormatError: If one is missing, or its experts are not those of all last layers.
+        FormatError: If one is missing, its experts are not those of all last layers, or its layers
+            have no attention.
     """
     model = "model.model_config."
+    if keys.switch(f"{model}is_mamba_config"):
+        raise keys.fault(f"{model}is_mamba_config", "layers of Mamba are not priced")
+    if keys.switch(f"{model}is_starcoder2_config"):
+        return _starcoder2_sizes(keys)
     heads = keys.needed(f"{model}num_attention_heads")
     layers = keys.needed(f"{model}num_hidden_layers")
     experts: ExpertLayers | None = None
@@ -379,6 +384,34 @@ def _sizes(keys: Keys) -> DecoderSizes:
         vocabulary=keys.needed(f"{model}vocab_size"),
         tied=keys.switch(f"{model}tie_word_embeddings"),
         experts=experts,
+    )
+
+
+def _starcoder2_sizes(keys: Keys) -> DecoderSizes:
+    """Return the sizes of a Starcoder2: plain layers with biases, rotary positions, a tied head.
+
+    Its defaults are those of `Starcoder2Config` of nanotron (`config/models_config.py`).
+
+    Raises:
+        FormatError: If one is missing.
+    """
+    model = "model.model_config."
+    hidden = keys.needed(f"{model}hidden_size")
+    if keys.switch(f"{model}grouped_query"):
+        kv_heads = keys.needed(f"{model}num_kv_heads")
+    else:
+        kv_heads = 1
+    return DecoderSizes(
+        layers=keys.needed(f"{model}num_hidden_layers"),
+        hidden=hidden,
+        heads=keys.needed(f"{model}num_attention_heads"),
+        kv_heads=kv_heads,
+        feed_forward=keys.count(f"{model}intermediate_size", 4 * hidden) or 4 * hidden,
+        length=keys.needed("tokens.sequence_length"),
+        vocabulary=keys.needed(f"{model}vocab_size"),
+        gated=False,
+        positions=0,
+        tied=True,
     )
 
 

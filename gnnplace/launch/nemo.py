@@ -128,6 +128,7 @@ def read_nemo(
         optimizer=_optimizer(reading),
         overlap=tuple(overlap),
         sizes=sizes,
+        length=reading.count("model.encoder_seq_length"),
         lora=lora,
         lines=reading.keys.word_lines(WORD_KEYS),
     )

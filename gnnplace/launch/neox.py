@@ -117,6 +117,7 @@ def read_neox(
         else "same",
         optimizer=_optimizer(reading),
         sizes=_sizes(reading),
+        length=reading.count("seq_length"),
         lines=keys.word_lines(WORD_KEYS),
     )
     return reading.finish(plan, text)

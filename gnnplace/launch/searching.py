@@ -616,12 +616,19 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
         InputError: If there are none, or they have not the products that adapters are of.
     """
     if model is None and plan.sizes is None:
+        if plan.unknown_model:
+            raise InputError(
+                f"MODEL: is missing; {plan.source} has {plan.unknown_model}"
+            )
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
     if model is not None:
         name = model
         # The file's examples count, unless MODEL itself says a length.
-        if plan.length is not None and "length=" not in model:
-            name += f"{'&' if '?' in model else '?'}length={plan.length}"
+        length = plan.length
+        if length is None and plan.sizes is not None:
+            length = plan.sizes.length
+        if length is not None and "length=" not in model:
+            name += f"{'&' if '?' in model else '?'}length={length}"
         decoder = decoder_of(name, num_devices=num_devices)
     else:
         decoder = plan.sizes

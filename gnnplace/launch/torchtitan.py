@@ -626,7 +626,10 @@ def _read_function(
                 and node.args
                 and isinstance(node.args[0], ast.Constant)
             ):
-                model = _known_flavor(name, str(node.args[0].value))
+                flavor = str(node.args[0].value)
+                model = _known_flavor(name, flavor)
+                unknown = f"flavor {flavor} of {name}, whose sizes are not known"
+                data["unknown_model"] = "" if model else unknown
                 data["converters"] = _converters(node)
             elif base in CONFIGS:
                 data[CONFIGS[base]] |= {
@@ -805,6 +808,8 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
             gradients="fp32",
             optimizer="adamw",
             sizes=sizes,
+            length=length,
+            unknown_model=str(keys.get("unknown_model") or ""),
             notes=tuple(notes),
             compile=compiled,
             cuda_graphs=None if pp > 1 or has_experts else captures.get(eager),

@@ -214,6 +214,13 @@ def _sizes(
     return None
 
 
+def _model_words(keys: Keys) -> str:
+    """Return what a file calls a model whose sizes are not known."""
+    name = keys.get("model.name") or "llama3"
+    flavor = keys.get("model.flavor") or "debugmodel"
+    return f"flavor {flavor} of {name}, whose sizes are not known"
+
+
 def _place(keys: Keys, *names: str) -> str:
     """Return the path of the first name that is there, in any generation's section."""
     for section in ("parallelism", *FIRST):
@@ -281,6 +288,8 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
         overlap=("tp",) if hides_tp and tp > 1 else (),
         compile=_compiles(keys),
         sizes=sizes,
+        length=keys.count("training.seq_len", 2048),
+        unknown_model="" if sizes is not None else _model_words(keys),
         notes=tuple(_notes(keys)),
         not_priced=tuple(_not_priced(keys, mode, optimizer, zero)),
         lines=_lines(keys, shard_place, local_place),

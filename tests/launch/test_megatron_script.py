@@ -67,6 +67,9 @@ def test_several_runs_that_differ_are_refused_and_equal_ones_are_one():
         ("source none.sh\n", "it sources none.sh, which is not beside it"),
         ("torchrun pretrain_t5.py --num-layers 2\n", "another kind .t5."),
         ("echo hello\n", "no command of it starts training"),
+        (START.replace("pretrain_gpt", "run_text_generation_server"), "server.py runs no training"),
+        (f"{START} --decoder-num-layers 8\n", "an encoder and a decoder .t5."),
+        (f"{START} --decoder-seq-length 64\n", "an encoder and a decoder .t5."),
         (START.replace("nnodes 2", "nnodes 1") + " --tensor-model-parallel-size 16\n",
          "say the servers of the run by the variable of --nnodes"),
     ],
@@ -134,6 +137,22 @@ def test_what_no_price_counts_is_named_with_its_line():
     assert str(plan.not_priced[0]).startswith(
         "line 2: --fp8-format: matrix products in fp8"
     )
+
+
+def test_only_the_command_that_trains_counts():
+    """Scripts that convert a checkpoint first, or evaluate the model later, are no runs."""
+    shard = f"python tools/checkpoint/convert.py {NET} --tensor-model-parallel-size 4\n"
+    evaluate = START.replace("pretrain_gpt", "evaluate_gpt")
+    plan = read_megatron(f"{shard}{START}\n{evaluate} --swiglu\n", "run.sh")
+    assert (plan.tp, plan.dp) == (1, 16)
+
+
+def test_a_model_of_images_and_text_has_its_decoders_length():
+    flags = "--img-h 448 --img-w 448 --patch-dim 14 --decoder-seq-length 1024"
+    plan = read_megatron(f"{START} {flags}\n", "run.sh")
+    assert plan.sizes is not None
+    assert plan.sizes.length == 1024
+    assert any("image encoder is not counted" in line for line in plan.remarks)
 
 
 def test_no_flag_is_in_two_tables():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
 from gnnplace.errors import FormatError
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.nanotron import cut_by_cost, read_nanotron, write_nanotron
-from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder
 
 # `examples/config_tiny_llama.yaml` of nanotron 2411b022, without what says nothing of a plan.
 TINY = """
@@ -68,6 +70,29 @@ def test_no_engine_is_afab():
     assert read_nanotron(text, "file").schedule == "gpipe"
 
 
+def test_a_starcoder_has_plain_layers():
+    """By the keys and defaults of `Starcoder2Config`: the sizes are the catalogue's."""
+    llama = TINY[TINY.index("    hidden_size") : TINY.index("optimizer:")]
+    starcoder = """
+    is_starcoder2_config: true
+    hidden_size: 4608
+    num_attention_heads: 36
+    num_hidden_layers: 32
+    vocab_size: 49152
+    grouped_query: true
+    num_kv_heads: 4
+"""
+    text = TINY.replace(llama, starcoder)
+    sizes = read_nanotron(text, "file").sizes
+    catalogue = catalogue_decoder("bigcode/starcoder2-7b", 8)
+    assert catalogue is not None
+    assert sizes == replace(catalogue, batch=1)
+    shared = text.replace("    grouped_query: true\n    num_kv_heads: 4\n", "")
+    sizes = read_nanotron(shared.replace("tp: 2", "tp: 1"), "file").sizes
+    assert sizes is not None
+    assert sizes.kv_heads == 1
+
+
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
@@ -77,6 +102,7 @@ def test_no_engine_is_afab():
         ("model.model_config.hidden_size", None, "hidden_size: is missing"),
         ("tokens.micro_batch_size", 0, "must be a whole number from 1 on"),
         ("model", 3, "model: must be keys and values"),
+        ("model.model_config.is_mamba_config", True, "layers of Mamba are not priced"),
     ],
 )
 def test_what_is_wrong_is_one_line(path, value, told):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.errors import FormatError
+from gnnplace.errors import FormatError, InputError
+from gnnplace.launch.searching import price_launch_plan
 from gnnplace.launch.torchtitan import (
     MODELS,
     nearest_torchtitan,
@@ -109,6 +110,30 @@ def test_parameters_that_stay_gathered_are_zero_2_without_stages():
     assert read_torchtitan(written, "a.py").zero == 2
     always = read_torchtitan(text.replace('"never"', '"always"'), "a.toml")
     assert "priced as gathered once a step" in always.notes[-1]
+
+
+def test_a_model_that_is_not_known_has_the_files_examples():
+    """It is given by its name. What the file calls it is said where it is not given."""
+    text = THIRD.replace('flavor = "8B"', 'flavor = "30B"').replace("4096", "16384")
+    plan = read_torchtitan(text, "a.toml")
+    assert (plan.sizes, plan.length) == (None, 16384)
+    with pytest.raises(InputError, match="has flavor 30B of llama3"):
+        price_launch_plan(plan, "torchtitan", "16xH100")
+    priced = price_launch_plan(
+        plan, "torchtitan", "16xH100", model="meta-llama/Llama-3.1-8B"
+    )
+    assert priced.setting.decoder.length == 16384
+    short = price_launch_plan(
+        plan, "torchtitan", "16xH100", model="meta-llama/Llama-3.1-8B?length=2048"
+    )
+    assert short.setting.decoder.length == 2048
+
+
+def test_another_model_than_the_files_has_the_files_examples():
+    plan = read_torchtitan(THIRD.replace("4096", "8192"), "a.toml")
+    priced = price_launch_plan(plan, "torchtitan", "16xH100", model="Qwen/Qwen3-8B")
+    assert priced.setting.decoder.length == 8192
+    assert priced.setting.decoder.head_norms
 
 
 @pytest.mark.parametrize(
