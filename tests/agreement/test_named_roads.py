@@ -130,7 +130,7 @@ def test_a_plan_in_words_of_one_s_own_goes_on_as_one_that_is_searched(tmp_path):
     # A launcher has one number of recomputed layers for all ranks, which takes more time.
     made = gnnplace.export_plan(read, "megatron-lm")
     (loss, *_) = made.losses
-    assert loss.told.startswith("recompute=block:5+3+1+0: launchers have one number")
+    assert loss.summary.startswith("recompute=block:5+3+1+0: launchers have one number")
     assert loss.seconds is not None
     assert loss.seconds > 0
     assert "--recompute-num-layers 5" in made.text
