@@ -46,8 +46,8 @@ from gnnplace.files import parse, read_json, read_text, write_text
 from gnnplace.placers.throughput import ThroughputResult
 from gnnplace.plans.search.drafts import (
     MeshChoices,
-    stages_of_least_largest,
-    stages_of_least_step,
+    cut_for_least_largest,
+    cut_for_least_step,
 )
 from gnnplace.plans.search.partition import SECONDS, WIDTH, largest_at_work
 from gnnplace.problem import Problem
@@ -55,7 +55,7 @@ from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.formats.dnn_partitioning import (
     BANDWIDTH,
     PartitioningFile,
-    own_cluster,
+    make_own_cluster,
 )
 from gnnplace.problem.formats.pipedream import parse_profile
 from gnnplace.sharding import best_strategy, read_sharding
@@ -221,7 +221,7 @@ def slowest_stage(case: Case, path: Path) -> float:
     """Return the seconds of the slowest stage of `pipedream`."""
     chain, count = read_chain(path), case["devices"]
     choices = replicated_choices(chain, range(1, count + 1), count, case["bandwidth"])
-    stages = stages_of_least_largest(choices, 1)
+    stages = cut_for_least_largest(choices, 1)
     assert stages is not None
     return float(choices.stage_seconds(1, stages).max())
 
@@ -232,7 +232,7 @@ def step_seconds(case: Case, path: Path) -> float:
     sizes = [2**k for k in range(count.bit_length())]
     choices = replicated_choices(chain, sizes, count, case["bandwidth"])
     steps = []
-    for stages in stages_of_least_step(choices, case["microbatches"]):
+    for stages in cut_for_least_step(choices, case["microbatches"]):
         seconds = choices.stage_seconds(case["microbatches"], stages)
         steps.append(float(seconds.sum() + (case["microbatches"] - 1) * seconds.max()))
     return min(steps)
@@ -280,7 +280,7 @@ def unreplicated_stage(case: Case, path: Path) -> float:
 def busiest_device(case: Case, path: Path) -> float:
     """Return the load of `dnn-partitioning` for our contiguous split, in ms."""
     file = parse(PartitioningFile, read_json(path), str(path))
-    cluster = linked(own_cluster(file).devices, BANDWIDTH)
+    cluster = linked(make_own_cluster(file).devices, BANDWIDTH)
     problem = gnnplace.convert(path, "dnn-partitioning", cluster)
     return largest_load(file, cluster, split(problem).placement.device)
 

@@ -30,7 +30,7 @@ from gnnplace.placers.search.coarse_problem import coarse_problem, narrow_proble
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.list_scheduling import justify
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 
 MODELS = "two_tower,inception,seq2seq,moe,gpt2,bert,vit,small_resnet"
 SIZES = (50, 100, 200, 400)
@@ -115,7 +115,7 @@ def row(name: str, cluster: str, count: int, arguments) -> str:
     Empty where only rows that the rule takes, or leaves, are wanted and this is none.
     """
     resolved = gnnplace.resolve_cluster(cluster)
-    graph = shipped_store().graph(name)
+    graph = open_shipped_store().graph(name)
     problem = dataset_problem(graph, resolved, microbatches=count, groups=None)
     space = SearchSpace(problem)
     rule = "whole" if narrow_problem(space) is None else "narrow"

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from gnnplace.files import read_text, write_text
-from gnnplace.train.data.build import description_of
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.build import describe_recipe
+from gnnplace.train.data.captured import open_shipped_store
 from gnnplace.train.data.collected import path_in_clone
 from gnnplace.train.data.croissant import DataSetCard, write_croissant
 from gnnplace.train.data.datasets import write_sums
@@ -141,8 +141,8 @@ def main() -> int:
             DATA_SETS / "dnn-partitioning", PARTITIONING, args.dnn_partitioning
         )
     for name, recipe in RECIPES.items():
-        folder = shipped_store().folder if name == STORE.name else DATA_SETS / name
-        write_croissant(folder, sorted(folder.glob("*.npz")), description_of(recipe))
+        folder = open_shipped_store().folder if name == STORE.name else DATA_SETS / name
+        write_croissant(folder, sorted(folder.glob("*.npz")), describe_recipe(recipe))
     folder = DATA_SETS / "doppler"
     write_croissant(folder, sorted(folder.glob("*.txt")), DOPPLER)
     return 0

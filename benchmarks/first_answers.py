@@ -47,7 +47,7 @@ from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.learned import load_policy
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.problem import Problem, digest
-from gnnplace.train.data.captured import TRAIN, shipped_store
+from gnnplace.train.data.captured import TRAIN, open_shipped_store
 from gnnplace.train.data.captured import VALIDATION as HELD_OUT
 from gnnplace.train.data.datasets import find_dataset
 
@@ -72,7 +72,7 @@ def suite_entries(name: str) -> list[ProblemEntry]:
     }
     entries = []
     for dataset, store in (
-        ("store", shipped_store()),
+        ("store", open_shipped_store()),
         ("networks", find_dataset("networks")),
     ):
         if name == VALIDATION:

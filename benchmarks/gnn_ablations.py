@@ -33,7 +33,7 @@ from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters
 from gnnplace.policy.gnn.decoder import DeviceCount
 from gnnplace.policy.gnn.encoder import EncoderInputs
 from gnnplace.policy.gnn.features import CLUSTER, STATIC
-from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
+from gnnplace.policy.gnn.network import GnnPolicy, make_tensors
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.train import reinforce
 from gnnplace.train.data.captured import VALIDATION
@@ -77,7 +77,7 @@ def always_all_devices() -> Iterator[None]:
 
 def inputs_without(graph: WalkGraph, found: Clusters) -> EncoderInputs:
     """What the encoder takes, but for what takes the whole graph to compute."""
-    inputs = tensors_of(graph, found)
+    inputs = make_tensors(graph, found)
     inputs.x[:, [STATIC.index(name) for name in (*MADE_BY_HAND, *CLUSTER)]] = 0.0
     alone = torch.arange(len(inputs.x)).expand(inputs.clusters.shape)
     return inputs._replace(clusters=alone, bucket=torch.zeros_like(inputs.bucket))
@@ -86,7 +86,7 @@ def inputs_without(graph: WalkGraph, found: Clusters) -> EncoderInputs:
 @contextmanager
 def nothing_by_hand() -> Iterator[None]:
     """Neither clusters nor ranks nor places are inputs; labels and the order of the walk stay."""
-    with patch("gnnplace.policy.gnn.rollouts.tensors_of", inputs_without):
+    with patch("gnnplace.policy.gnn.rollouts.make_tensors", inputs_without):
         yield
 
 

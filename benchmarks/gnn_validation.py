@@ -22,7 +22,13 @@ from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.train.data.captured import AMPLE, MEMORY, TRAIN, VALIDATION, shipped_store
+from gnnplace.train.data.captured import (
+    AMPLE,
+    MEMORY,
+    TRAIN,
+    VALIDATION,
+    open_shipped_store,
+)
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 
@@ -37,7 +43,7 @@ def captured(part: str, memory: str = AMPLE) -> Problems:
     for cluster in ("nvlink-v100-4", "pcie-v100-4"):
         for groups, copies in CASES:
             spaces = result[f"{cluster}, {groups or 'whole'}, {copies}"] = []
-            for store in (shipped_store(), find_dataset("networks")):
+            for store in (open_shipped_store(), find_dataset("networks")):
                 for name in list(store.part(part))[::step]:
                     made = dataset_problem(
                         store.graph(name),

@@ -33,7 +33,7 @@ from gnnplace.costs.prediction import predict
 from gnnplace.costs.profiling.description import describe
 from gnnplace.costs.profiling.profiler import op_times
 from gnnplace.costs.rows import Rows, joined, write_rows
-from gnnplace.costs.tables import shipped_tables
+from gnnplace.costs.tables import load_shipped_tables
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.problem import Problem, write_problem
@@ -100,7 +100,7 @@ def measured_rows(program: Program, seconds: FloatArray, kind: str) -> Rows:
     kernel = np.asarray(seconds, dtype=np.float64)
     if kind != "cpu" and found.view.any():
         kernel = np.maximum(kernel - np.median(kernel[found.view]), 0.0)
-    share = predict(found.rows, kind, shipped_tables()).seconds
+    share = predict(found.rows, kind, load_shipped_tables()).seconds
     whole = np.bincount(found.owner, share, len(kernel))
     mine = kernel[found.owner] * share / np.maximum(whole[found.owner], 1e-30)
     rows = found.rows
@@ -187,7 +187,7 @@ def left_out(tables: dict[Case, Rows], kind: str) -> str:
             return ""
         asked = merged_rows(mine)
         found = predict(
-            asked, kind, with_rows(shipped_tables(), {kind: merged_rows(others)})
+            asked, kind, with_rows(load_shipped_tables(), {kind: merged_rows(others)})
         )
         log = np.log(found.seconds / asked.seconds)
         step = found.seconds.sum() / asked.seconds.sum() - 1

@@ -26,7 +26,7 @@ import gnnplace
 from gnnplace.sharding.captured import recording
 from gnnplace.tracing.guards.fingerprint import Fingerprint, reading
 from gnnplace.tracing.guards.proof import Proof
-from gnnplace.tracing.models import workload_of
+from gnnplace.tracing.models import make_workload
 from gnnplace.tracing.step import StepModule, default_loss
 
 CHECKS = 1000
@@ -89,14 +89,14 @@ def processor_seconds(work: Callable[[], object]) -> float:
 
 def recorded(model: str) -> object:
     """The calls of a model's step, without numbers."""
-    workload = workload_of(model, None, None, fake=True)
+    workload = make_workload(model, None, None, fake=True)
     step = StepModule(workload.model, workload.loss or default_loss, workload.inputs)
     return recording.record_calls(step, workload.name)
 
 
 def check_and_step_seconds(model: str, rounds: int) -> tuple[float, float]:
     """Seconds of a check before a step of AdamW, and of that step, by turns; each the least."""
-    workload = workload_of(model, None, None)
+    workload = make_workload(model, None, None)
     optimizer = torch.optim.AdamW(workload.model.parameters())
     step = StepModule(workload.model, workload.loss or default_loss, workload.inputs)
 

@@ -52,7 +52,7 @@ from gnnplace.policy.decode.rollouts import DECODED
 from gnnplace.policy.learned import POLICY_CHECKPOINT, load_policy
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
-from gnnplace.simulation import Simulator, finished_placement
+from gnnplace.simulation import Simulator, finish_placement
 from gnnplace.train.measured import Effort, MeasuredTuning, Rounds, proposals
 from gnnplace.train.workbench import MeasurementSettings, StoreSettings, Workbench
 
@@ -109,7 +109,7 @@ class History:
 def completed(problem: Problem, units: np.ndarray, name: str) -> Placement:
     """Devices of units with list scheduling."""
     device = units[problem.unit_of].astype(np.int32)
-    return finished_placement(
+    return finish_placement(
         problem, device, Simulator(problem).complete(device), placer=name
     )
 
@@ -208,7 +208,7 @@ def policy(history: History, seed: int, count: int) -> None:
     effort = Effort(samples=2 * count)
     made = proposals(load_policy(), DECODED, problem, rng, effort)
     simulator = Simulator(problem)
-    made.sort(key=lambda p: simulator.step_time(p.device, simulator.order_of(p)))
+    made.sort(key=lambda p: simulator.step_time(p.device, simulator.find_order(p)))
     for placement in made[:count]:
         history.measure(placement)
 

@@ -38,12 +38,12 @@ from gnnplace.plans.decoders.decoder import (
     ExpertLayers,
     catalogue_decoder,
 )
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.segments.chain import divisors_of
+from gnnplace.plans.segments.chain import list_divisors
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.plans.spec_groups import SpecSpace, recomputed_modules_of
+from gnnplace.plans.spec_groups import SpecSpace, list_recomputed_modules
 from gnnplace.plans.spec_search import search_specs
 from gnnplace.problem import OWN_BETWEEN, Cluster
 from gnnplace.problem.cluster.servers import ServerPool, Servers, Wire
@@ -100,7 +100,7 @@ def large_question(rng: random.Random) -> Question:
     num_devices = rng.choice((16, 64, 128, 512, 1024))
     sizes = catalogue_decoder(rng.choice(MODELS))
     assert sizes is not None
-    setting = setting_of(
+    setting = make_pricing_setting(
         replace(sizes, length=4096, batch=rng.choice((128, 256, 512))),
         resolve_cluster(f"{num_devices}xH100"),
         framework_name=rng.choice(FRAMEWORKS),
@@ -113,7 +113,7 @@ def random_degrees(rng: random.Random, num_devices: int) -> dict[str, int]:
     degrees: dict[str, int] = {}
     factor = num_devices
     for name in rng.sample(DEGREES, len(DEGREES)):
-        degrees[name] = rng.choice(divisors_of(factor))
+        degrees[name] = rng.choice(list_divisors(factor))
         factor //= degrees[name]
     degrees[rng.choice(DEGREES)] *= factor
     return degrees
@@ -142,7 +142,7 @@ def random_plan(
             chunks = rng.randint(2, min(32, sizes.layers // pp))
             schedules += [f"interleaved:{chunks}"] * 4
     zero, group, overlap = rng.choice(list(ways_to_share(question, dp * cp, tp)))
-    ep = rng.choice(divisors_of(dp * cp)) if sizes.experts else 1
+    ep = rng.choice(list_divisors(dp * cp)) if sizes.experts else 1
     if group is not None and group % math.lcm(cp, ep):
         return None
     most_layers = max(1, sizes.layers // pp)
@@ -151,7 +151,7 @@ def random_plan(
         "selective",
         "full",
         f"block:{rng.randint(1, most_layers)}",
-        *recomputed_modules_of(setting),
+        *list_recomputed_modules(setting),
     ]
     if pp > 1 and traits.recomputes_by_rank:
         counts = [str(rng.randint(0, most_layers)) for _ in range(pp)]
@@ -164,7 +164,7 @@ def random_plan(
         zero_group=group,
         overlap=overlap,
         microbatch_size=rng.choice(
-            [s for s in divisors_of(sizes.batch // dp) if s <= 64]
+            [s for s in list_divisors(sizes.batch // dp) if s <= 64]
         ),
         batch=sizes.batch,
         schedule=rng.choice(schedules),
@@ -253,9 +253,11 @@ def random_question(rng: random.Random, *, is_mixed: bool = False) -> Question:
         sizes = replace(sizes, experts=ExpertLayers(rng.choice((4, 8)), 2, 2048))
     if is_mixed:
         cluster = mixed_cluster(rng, num_devices)
-        setting = setting_of(sizes, cluster, framework_name=rng.choice(FRAMEWORKS))
+        setting = make_pricing_setting(
+            sizes, cluster, framework_name=rng.choice(FRAMEWORKS)
+        )
         return Question(setting, num_devices)
-    setting = setting_of(
+    setting = make_pricing_setting(
         sizes,
         resolve_cluster("16xH100"),
         framework_name=rng.choice(FRAMEWORKS),
@@ -272,7 +274,7 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
     """Yield all plans without recomputation."""
     setting, count = question.setting, question.num_devices
     sizes, traits = setting.decoder, setting.framework.traits
-    for dp, tp, cp, pp in itertools.product(divisors_of(count), repeat=4):
+    for dp, tp, cp, pp in itertools.product(list_divisors(count), repeat=4):
         if (
             dp * tp * cp * pp != count
             or sizes.batch % dp
@@ -292,9 +294,9 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 schedules += [
                     f"interleaved:{count_of_chunks}" for count_of_chunks in chunks
                 ]
-        experts = divisors_of(dp * cp) if sizes.experts else [1]
+        experts = list_divisors(dp * cp) if sizes.experts else [1]
         shared = list(ways_to_share(question, dp * cp, tp))
-        micro = [size for size in divisors_of(sizes.batch // dp) if size <= 64]
+        micro = [size for size in list_divisors(sizes.batch // dp) if size <= 64]
         for ep, (zero, group, overlap), size, sp, schedule in itertools.product(
             experts, shared, micro, (True, False), schedules
         ):
@@ -366,7 +368,7 @@ def cuts(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[int, ...] | 
 def least_of_all(question: Question) -> tuple[float, str, int]:
     """Return the seconds of the fastest plan that fits, its words, and how many were priced."""
     least, words, number = float("inf"), "", 0
-    kinds = ["none", "selective", "full", *recomputed_modules_of(question.setting)]
+    kinds = ["none", "selective", "full", *list_recomputed_modules(question.setting)]
     kinds += [f"block:{k}" for k in range(1, question.setting.decoder.layers)]
     for plain in layouts(question):
         for recompute in kinds:

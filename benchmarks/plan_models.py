@@ -23,11 +23,11 @@ import yaml
 from gnnplace.cli.console import say
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
-from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.answers import find_plans, price_given_plan
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
@@ -48,7 +48,7 @@ def row_of(
     began, cells = time.process_time(), [name, cluster, str(batch)]
     try:
         devices = with_slack(resolve_cluster(cluster))
-        chain = chain_of(
+        chain = capture_chain(
             TrainingJob(
                 spec,
                 batch=batch,
@@ -78,7 +78,7 @@ def megatron(chain: Chain, cluster: Cluster) -> Plan | None:
         if count % (tp * pp) or chain.batch % (size * count // (tp * pp)):
             continue
         try:
-            plan = given_plan(chain, cluster, f"{words},recompute={again}")
+            plan = price_given_plan(chain, cluster, f"{words},recompute={again}")
         except GnnplaceError:
             continue  # fewer layers than stages, fewer heads than shards
         if plan.feasible and (best is None or plan.step_time < best.step_time):

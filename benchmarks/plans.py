@@ -23,7 +23,7 @@ from gnnplace.plans import BASELINES
 from gnnplace.plans.answers import find_baselines
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
@@ -108,7 +108,7 @@ def rows_of(entry: dict[str, Any], name: str, asked: dict[str, Any]) -> list[str
     made = []
     try:
         options = {k: asked[k] for k in ("precision", "optimizer")}
-        chain = chain_of(
+        chain = capture_chain(
             TrainingJob(entry["model"], batch=entry["batch"], **options), whole
         )
         for part in asked["memory"]:

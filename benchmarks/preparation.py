@@ -21,11 +21,11 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.gnn.clusters import clusters_of
+from gnnplace.policy.gnn.clusters import build_clusters
 from gnnplace.policy.gnn.features import message_features, static_features
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.simulation import finished_placement, lower_bound
+from gnnplace.simulation import finish_placement, lower_bound
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 UNITS = (
@@ -99,14 +99,14 @@ def parts(whole: Problem) -> dict[str, float]:
         "walk": lambda: (walk.__init__(space), walk.forward, walk.backward),  # type: ignore[misc]
         "walk units": lambda: (walk.unit_order, walk.place),
         "orders": lambda: [walk.order(name) for name in DECODED],
-        "clusters": lambda: clusters_of(walk),
+        "clusters": lambda: build_clusters(walk),
         "features": lambda: (
-            static_features(walk, clusters_of(walk)),
+            static_features(walk, build_clusters(walk)),
             message_features(walk),
         ),
         "simulate": lambda: space.simulator.run(device, order),
         "bounds": lambda: lower_bound(whole),
-        "placement": lambda: finished_placement(whole, device, order),
+        "placement": lambda: finish_placement(whole, device, order),
     }
     result = {}
     for name, step in steps.items():

@@ -59,7 +59,7 @@ def known_rows(folder: Path) -> Iterator[tuple[str, Outcome]]:
             yield "checks", row
 
 
-def bounds_of(folder: Path) -> dict[str, Counter[str]]:
+def bound_steps(folder: Path) -> dict[str, Counter[str]]:
     """How often each part is the largest, of the rows that one is known to bound, by that one."""
     found: dict[str, Counter[str]] = {}
     for known, row in known_rows(folder):
@@ -69,6 +69,6 @@ def bounds_of(folder: Path) -> dict[str, Counter[str]]:
 
 
 if __name__ == "__main__":
-    for known, counts in bounds_of(Path(sys.argv[1])).items():
+    for known, counts in bound_steps(Path(sys.argv[1])).items():
         told = ", ".join(f"{name} {n}" for name, n in counts.most_common())
         print(f"{known}: {counts[known]} of {counts.total()} ({told})")

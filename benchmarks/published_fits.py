@@ -19,10 +19,10 @@ from pathlib import Path
 from gnnplace.cli.console import say
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
-from gnnplace.plans.answers import given_plan
+from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of, on_cluster
+from gnnplace.plans.segments.chains import capture_chain, on_cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
 FILE = "ultrascale-playbook/runs.csv.gz"
@@ -65,7 +65,7 @@ def chain_for(row: dict[str, str], known: dict[tuple[str, ...], Chain]) -> Chain
             f"&intermediate_size={row['interm_dim'] or WIDE}&vocab_size={row['vocab_size']}"
             f"&tie_word_embeddings={row['tie_word_embeddings'].lower()}&length={row['seq_len']}"
         )
-        known[key] = chain_of(
+        known[key] = capture_chain(
             TrainingJob(spec, batch=BATCH, precision="bf16-master", optimizer="adamw"),
             cluster,
         )
@@ -90,7 +90,7 @@ def main() -> None:
                 f"zero={row['zero_stage']}"
             )
             try:
-                plan = given_plan(chain, chain.source.fabric.cluster, words)  # type: ignore[attr-defined]
+                plan = price_given_plan(chain, chain.source.fabric.cluster, words)  # type: ignore[attr-defined]
                 held = max(entry.all for entry in plan.file.memory.values()) / 1e9
                 fits[word] += plan.feasible
                 told = (

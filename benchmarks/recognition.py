@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 
-from gnnplace.plans.answers import given_plan
+from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import captured_chain, chain_of
+from gnnplace.plans.segments.chains import capture_chain, capture_layer_chain
 from gnnplace.plans.segments.sized import with_blocks
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
@@ -96,8 +96,8 @@ def row(name: str) -> str:
     job = TrainingJob(
         MODELS[name], batch=BATCH, precision=PRECISION, accept_other_loss=True
     )
-    captured = captured_chain(job, cluster)
-    answered = chain_of(job, cluster)
+    captured = capture_layer_chain(job, cluster)
+    answered = capture_chain(job, cluster)
     by_blocks = with_blocks(captured, cluster)
     has_sizes = not isinstance(answered.source, BlockCosts)
     # T5's layers are those of two stacks, which no cut parts one by one.
@@ -106,7 +106,7 @@ def row(name: str) -> str:
     words = [w for w in words if w not in tensor_parallel]
 
     def plans(chain: Chain, specs: list[str]) -> list[Plan]:
-        return [given_plan(chain, cluster, spec) for spec in specs]
+        return [price_given_plan(chain, cluster, spec) for spec in specs]
 
     references = plans(answered, words)
     first = references[0]

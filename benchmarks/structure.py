@@ -27,7 +27,7 @@ from gnnplace.bench.exposure import BLOCKS
 from gnnplace.files import write_json
 from gnnplace.graph import ComputationGraph
 from gnnplace.policy import RANDOM
-from gnnplace.train.data.captured import CapturedStore, shipped_store
+from gnnplace.train.data.captured import CapturedStore, open_shipped_store
 from gnnplace.train.data.random_families import (
     TEST,
     TRAIN,
@@ -74,7 +74,7 @@ def profiles() -> dict[str, list[Profile]]:
     """Return the profiles of every family's graphs."""
     result: dict[str, list[Profile]] = defaultdict(list)
     folders = sorted(path for path in DATA_SETS.iterdir() if any(path.glob("*.npz")))
-    for store in (shipped_store(), *map(CapturedStore, folders)):
+    for store in (open_shipped_store(), *map(CapturedStore, folders)):
         for name in store.names:
             graph = store.graph(name)
             family = result[str(graph.origin["family"])]
@@ -89,7 +89,7 @@ def profiles() -> dict[str, list[Profile]]:
     return {family: graphs for family, graphs in sorted(result.items()) if graphs}
 
 
-def blocks_of(distances: Mapping[tuple[str, str], float]) -> dict[str, Sequence[str]]:
+def find_blocks(distances: Mapping[tuple[str, str], float]) -> dict[str, Sequence[str]]:
     """Join families by single linkage; return the families of each block by its name."""
     families = sorted({family for pair in distances for family in pair})
     block = {family: {family} for family in families}
@@ -119,7 +119,7 @@ def main() -> int:
         how_far, (other,) = min(pairs, key=lambda entry: entry[0])
         nearest[family] = [other, round(how_far, 3)]
     write_json(
-        BLOCKS, {"near": NEAR, "blocks": blocks_of(distances), "nearest": nearest}
+        BLOCKS, {"near": NEAR, "blocks": find_blocks(distances), "nearest": nearest}
     )
     return 0
 

@@ -37,12 +37,12 @@ from gnnplace.bench.standings import (
 )
 from gnnplace.bench.submissions import (
     Coverage,
-    coverage_of,
+    compute_coverage,
     method_name,
     read_submission,
 )
-from gnnplace.bench.summary import HELD_OUT, by_clock, unseen_rows
-from gnnplace.bench.tables import standings_grid, unit_of_rows
+from gnnplace.bench.summary import HELD_OUT, by_clock, select_unseen_rows
+from gnnplace.bench.tables import find_budget_unit, standings_grid
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.report import TextTable, as_markdown, text_table
@@ -110,11 +110,11 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
         submitted: Rows of submissions.
         older: Committed rows without placements; those of methods that are submitted are left out.
     """
-    entries = coverage_of(submitted)
+    entries = compute_coverage(submitted)
     names = {(entry.placer, entry.budget, entry.unit) for entry in entries}
     entries += [
         entry
-        for entry in coverage_of(older)
+        for entry in compute_coverage(older)
         if (entry.placer, entry.budget, entry.unit) not in names
     ]
     best = merged(read_best_known(HERE / "best_known.json"), [*submitted, *older])
@@ -140,7 +140,7 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
             )
         previous = rows
         for column, what in HELD_OUT_NAMES.items():
-            unseen = unseen_rows(rows, column)
+            unseen = select_unseen_rows(rows, column)
             if unseen and len(unseen) < len(previous):
                 count = len({row["problem"] for row in unseen})
                 lines += _table(_ranking(unseen, best, f"{what}: {count} problems"))
@@ -174,7 +174,7 @@ def _best_known_line(rows: Sequence[Row], submitted: Sequence[Row], best: Best) 
 
 def _ranking(rows: Sequence[Row], best: Best, title: str) -> TextTable:
     """Return the standings of complete methods, the best first, with what they are and cost."""
-    grid = standings_grid(standings(rows, best), RIVAL, title, unit_of_rows(rows))
+    grid = standings_grid(standings(rows, best), RIVAL, title, find_budget_unit(rows))
     first = {str(row["placer"]): row for row in rows}
     names = grid.shown().headings
     place = names.index("over best known")
@@ -251,7 +251,7 @@ def headline_lines() -> list[str]:
         "Placements and plans of one step; no ranking, since plans are priced.\n",
     ]
     for column in ("", *HELD_OUT):
-        shown = unseen_rows(named, column) if column else named
+        shown = select_unseen_rows(named, column) if column else named
         if grids := headline_grids(shown):
             count = len({row["problem"] for row in shown})
             what = HELD_OUT_NAMES[column] if column else grids[0].title

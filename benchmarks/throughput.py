@@ -26,7 +26,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.placers.throughput import ThroughputResult, with_interval
 from gnnplace.placers.throughput.load import interval, make_flows
 from gnnplace.placers.throughput.split import make_blocks
-from gnnplace.placers.throughput.stages import sorts_of
+from gnnplace.placers.throughput.stages import list_device_sorts
 from gnnplace.problem import Problem
 
 CLUSTERS = ("pcie-v100-4", "two-tier-v100-2x4")
@@ -86,7 +86,7 @@ def _found(
 def _contiguous(space: SearchSpace, upper: float) -> tuple[int | None, float]:
     """Number of ideals, None if too many; seconds that no contiguous split is below, if known."""
     flows, blocks = make_flows(space), make_blocks(space)
-    ideals, sorts = ideals_of(blocks, MOST_IDEALS), sorts_of(flows)
+    ideals, sorts = ideals_of(blocks, MOST_IDEALS), list_device_sorts(flows)
     if ideals is None:
         return None, 0.0
     found = (

@@ -301,10 +301,10 @@ def read_json(path: str | Path) -> Any:
     Raises:
         FormatError: the file is missing, unreadable, not UTF-8 or not JSON.
     """
-    return json_of(read_text(path), path)
+    return parse_json(read_text(path), path)
 
 
-def json_of(text: str, path: str | Path) -> object:
+def parse_json(text: str, path: str | Path) -> object:
     """Return the plain data of a JSON text. Keys that repeat in one object are errors.
 
     Raises:
@@ -394,10 +394,10 @@ def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> object
     Raises:
         FormatError: the file is missing, unreadable, not UTF-8 or not YAML; names the place.
     """
-    return yaml_of(read_text(path), path, loader)
+    return parse_yaml(read_text(path), path, loader)
 
 
-def yaml_of(
+def parse_yaml(
     text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
 ) -> object:
     """Return the plain data of a YAML text.
@@ -409,7 +409,7 @@ def yaml_of(
     """
     if len(text) > YAML:
         if text.lstrip()[:1] in ("{", "["):
-            return json_of(text, source)
+            return parse_json(text, source)
         raise FormatError(
             f"{source}: has {len(text) / 1e6:.0f} MB; YAML is read up to "
             f"{YAML / 1e6:.0f} MB: write it as JSON, which is YAML too"
@@ -478,7 +478,7 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
 
 def in_place(path: str | Path) -> bool:
     """Return whether a path is written to directly, because it is no regular file."""
-    if descriptor_of(path) is not None:
+    if find_descriptor(path) is not None:
         return True
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
@@ -486,7 +486,7 @@ def in_place(path: str | Path) -> bool:
         return False
 
 
-def descriptor_of(path: str | Path) -> int | None:
+def find_descriptor(path: str | Path) -> int | None:
     """Return the open descriptor that a path such as ``/dev/stdout`` names, if any."""
     match = DESCRIPTOR.fullmatch(os.path.normpath(path))
     if match is None:
@@ -502,7 +502,7 @@ def _write_in_place(path: str | Path, write: Callable[[BinaryIO], object]) -> No
     """Write all of it at once; a descriptor goes on from where it stands."""
     content = BytesIO()
     write(content)
-    descriptor = descriptor_of(path)
+    descriptor = find_descriptor(path)
     sys.stdout.flush()  # what was printed before comes before it
     with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
         file.write(content.getbuffer())

@@ -13,7 +13,7 @@ BATCH_TABLES = ("_slice_dict", "_inc_dict")
 """Attributes of a batch's store by which it is taken apart again."""
 
 
-def entries_of(store: object) -> MutableMapping[str, Any]:
+def read_entries(store: object) -> MutableMapping[str, Any]:
     """Return the entries of a store by name; a change of them changes the store.
 
     Raises:

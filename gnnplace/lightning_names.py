@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lightning import LightningModule, Trainer
 
 
-def trainer_of(module: LightningModule) -> Trainer | None:
+def find_trainer(module: LightningModule) -> Trainer | None:
     """Return the trainer of a module, or None where it has none; its property would raise.
 
     Raises:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
 __getattr__, __dir__ = foreign_names(__name__, "transformers")
 
 
-def gate_of(experts: type) -> Callable[..., Any]:
+def find_gate(experts: type) -> Callable[..., Any]:
     """Return how a class of experts applies its gate: `(module, rows) -> rows`.
 
     Raises:

@@ -17,14 +17,14 @@ from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import (
     Bytes,
     Schema,
-    descriptor_of,
+    find_descriptor,
     in_place,
-    json_of,
     parse,
+    parse_json,
+    parse_yaml,
     write_arrays,
     write_json,
     write_text,
-    yaml_of,
 )
 
 
@@ -89,7 +89,7 @@ def test_stdout_goes_on_from_where_it_stands(tmp_path):
     [("/dev/stdout", 1), ("/dev/fd/7", 7), ("/proc/self/fd/2", 2), ("out.json", None)],
 )
 def test_paths_of_descriptors(path, number):
-    assert descriptor_of(path) == number
+    assert find_descriptor(path) == number
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
@@ -191,14 +191,14 @@ def test_key_paths_are_those_of_the_file_where_a_value_may_be_of_several_kinds(
 def test_long_yaml_is_read_as_json_and_deep_yaml_is_one_line():
     """The loader of libyaml ends the process where parts are a hundred thousand deep."""
     wide = {"names": ["a" * 99] * 20_000}
-    assert yaml_of(json.dumps(wide), "file") == wide
+    assert parse_yaml(json.dumps(wide), "file") == wide
     with pytest.raises(
         FormatError, match="has 2 MB; YAML is read up to 1 MB: write it as JSON"
     ):
-        yaml_of("a: 1\n" * 400_000, "file")
+        parse_yaml("a: 1\n" * 400_000, "file")
     for deep in ("[" * 100_000, "a: {" * 100_000, "- " * 100_000):
         with pytest.raises(FormatError, match="nested too deeply"):
-            yaml_of(deep, "file")
+            parse_yaml(deep, "file")
 
 
 REPEATED = {
@@ -213,12 +213,12 @@ REPEATED = {
 @pytest.mark.parametrize("text", REPEATED)
 def test_a_yaml_key_that_stands_twice_is_refused_with_both_lines(text):
     if REPEATED[text] is None:
-        assert yaml_of(text, "f") is not None
+        assert parse_yaml(text, "f") is not None
         return
     with pytest.raises(FormatError, match=REPEATED[text]):
-        yaml_of(text, "f")
+        parse_yaml(text, "f")
 
 
 def test_a_json_key_that_stands_twice_is_refused_with_both_lines():
     with pytest.raises(FormatError, match="f: lines 2 and 4: key 'a' is repeated"):
-        json_of('{\n"a": 1,\n"b": {"a": 2},\n"a": 3}', "f")
+        parse_json('{\n"a": 1,\n"b": {"a": 2},\n"a": 3}', "f")

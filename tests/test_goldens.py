@@ -156,13 +156,13 @@ def answers(folder: Path) -> dict[str, Any]:
         "dp,tp,zero,recompute\n2,4,1,\n8,1,3,full\n3,1,,\n"
     )
     (folder / "train.sh").write_text(MEGATRON)
-    answer_of = {}
+    make_plan_answer = {}
     with contextlib.chdir(folder):
         for name, arguments in COMMANDS.items():
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = run([*arguments, "--quiet"])
-            answer = answer_of[name] = {"code": code, "error": err.getvalue()}
+            answer = make_plan_answer[name] = {"code": code, "error": err.getvalue()}
             if "--json" in arguments and out.getvalue():
                 answer["answer"] = without_machine(json.loads(out.getvalue()))
             elif code == 0:
@@ -173,7 +173,7 @@ def answers(folder: Path) -> dict[str, Any]:
                     {"text": text} if arguments[0] == "convert" else json.loads(text)
                 )
                 answer["answer"] = without_machine(written)
-    return answer_of
+    return make_plan_answer
 
 
 def without_machine(data: Any) -> Any:

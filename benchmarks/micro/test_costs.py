@@ -7,7 +7,7 @@ import pytest
 
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.rows import Record, Rows, from_records, joined
-from gnnplace.costs.tables import shipped_tables
+from gnnplace.costs.tables import load_shipped_tables
 
 WIDTH, TOKENS, LAYERS = 1024, 4096, 400
 
@@ -38,7 +38,7 @@ def transformer(layers: int = LAYERS) -> Rows:
 
 @pytest.mark.parametrize("kind", ["a100-80", "h200", "rtx-3090"])
 def test_prices(benchmark, kind):
-    rows, tables = transformer(), shipped_tables()
+    rows, tables = transformer(), load_shipped_tables()
     assert len(rows) == 10_000
     predict(rows, kind, tables)
     found = benchmark(predict, rows, kind, tables)

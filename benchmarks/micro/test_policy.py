@@ -11,7 +11,7 @@ from benchmarks.micro.references import against, problem, upward_rank
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.gnn.clusters import clusters_of
+from gnnplace.policy.gnn.clusters import build_clusters
 from gnnplace.policy.gnn.features import STATIC, static_features
 from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -34,7 +34,7 @@ def test_features_against_one_rank_in_networkx(benchmark, num_ops):
 
     def ours():
         graph = WalkGraph(SearchSpace(made))
-        return static_features(graph, clusters_of(graph))
+        return static_features(graph, build_clusters(graph))
 
     found, _ = against(
         benchmark,

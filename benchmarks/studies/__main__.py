@@ -17,7 +17,7 @@ from benchmarks.studies.plans.study import study_plans
 from benchmarks.studies.published.study import page, study_published
 from benchmarks.studies.slow.study import headline as slow_headline
 from benchmarks.studies.slow.study import study_slow
-from gnnplace.cli.console import console, names_in, print_lines, say
+from gnnplace.cli.console import console, parse_names, print_lines, say
 from gnnplace.cli.options import add_options
 from gnnplace.errors import GnnplaceError, InputError
 
@@ -92,7 +92,7 @@ def chosen(args: Namespace) -> int:
         orders=args.orders,
         seeds=args.seeds,
         generations=args.generations,
-        parts=names_in(args.parts),
+        parts=parse_names(args.parts),
         run=not args.report,
         progress=say,
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gnnplace.bench.exposure import family_of_row
+from gnnplace.bench.exposure import find_row_family
 from gnnplace.bench.kinds import Loaded, load, training
 from gnnplace.bench.rows import now, provenance
 from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile
@@ -77,7 +77,7 @@ class CellTask:
         return CellTask(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
 
 
-def tasks_of(
+def list_tasks(
     suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = ""
 ) -> list[CellTask]:
     """Return tasks of cells of a suite whose files are relative to ``folder``."""
@@ -134,15 +134,15 @@ def exposure_columns(task: CellTask, digest: str) -> Row:
     entry = task.cell.problem
     training_of_placer = training(task.kind, task.cell.placer)
     graph = _captured_digest(entry.model_dump_json(), task.folder)
-    family = family_of_row(entry.key, entry.labels["family"])
-    columns = training_of_placer.seen_columns(Exhibit(digest, graph, family))
+    family = find_row_family(entry.key, entry.labels["family"])
+    columns = training_of_placer.make_seen_columns(Exhibit(digest, graph, family))
     return {"graph": graph, **training_of_placer.columns(), **columns}
 
 
 @lru_cache(maxsize=64)
 def _captured_digest(entry: str, folder: str) -> str:
     """Return the digest of the captured graph of a suite's entry; empty if it has none."""
-    graph = ProblemEntry.model_validate_json(entry).captured_graph(Path(folder))
+    graph = ProblemEntry.model_validate_json(entry).find_captured_graph(Path(folder))
     if graph is None:
         return ""
     return graph_digest(graph.graph)
@@ -178,7 +178,7 @@ def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | Gnnpla
         return error
 
 
-def digests_of_files(suite: SuiteFile, folder: Path) -> dict[str, str]:
+def read_digests(suite: SuiteFile, folder: Path) -> dict[str, str]:
     """Return the digests of those of a suite's problems that files hold, by key.
 
     Others are made by seeds and code; their digests are known when they are loaded to be run.

@@ -54,7 +54,7 @@ class PlacerTraining:
             "trained_on": sorted(families | problems) if self.declared else UNDECLARED,
         }
 
-    def seen_columns(self, exhibit: Exhibit) -> Data:
+    def make_seen_columns(self, exhibit: Exhibit) -> Data:
         """Return the part of a row that says whether the placer has seen its problem.
 
         ``seen`` and ``seen_how`` are by the problem, its graph and its family, ``seen_block`` by
@@ -64,9 +64,9 @@ class PlacerTraining:
             return {"seen": None, "seen_how": UNDECLARED, "seen_block": None}
         reasons = [exposure_reason(card, exhibit) for card in self.cards]
         reason = next(filter(None, reasons), "")
-        block = block_of(exhibit.family)
+        block = find_block(exhibit.family)
         met = {
-            block_of(family)
+            find_block(family)
             for card in self.cards
             for part in (card.trained, card.validated)
             for family in part.families
@@ -79,7 +79,7 @@ class PlacerTraining:
 
 
 @lru_cache(maxsize=64)
-def training_of(placer: str) -> PlacerTraining:
+def make_training(placer: str) -> PlacerTraining:
     """Return the training of a placer, by its name with options, as far as it is known."""
     try:
         base, options = parse_name(placer)
@@ -130,13 +130,13 @@ def _families_of_specs() -> dict[str, str]:
     return families
 
 
-def family_of_model(spec: str) -> str:
+def find_model_family(spec: str) -> str:
     """Return the family of a model as cards name it, such as "bert" for "hf:bert-base-uncased"."""
     name = spec.partition("?")[0]
     return _families_of_specs().get(name, name.removeprefix("hf:"))
 
 
-def family_of_row(problem: str, family: str) -> str:
+def find_row_family(problem: str, family: str) -> str:
     """Return the family of a row's problem as cards name it.
 
     Args:
@@ -147,7 +147,7 @@ def family_of_row(problem: str, family: str) -> str:
     if source == "family":
         return f"{RANDOM}{family}"
     if source == "model":
-        return family_of_model(family)
+        return find_model_family(family)
     return family
 
 
@@ -161,6 +161,6 @@ def _blocks() -> dict[str, str]:
     return {family: name for name, families in blocks.items() for family in families}
 
 
-def block_of(family: str) -> str:
+def find_block(family: str) -> str:
     """Return the block that a family is in; the family itself if it was compared with no other."""
     return _blocks().get(family, family)

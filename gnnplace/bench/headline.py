@@ -35,7 +35,7 @@ def headline_grids(rows: Sequence[Row]) -> list[TextTable]:
 
     The list is empty without rows of data parallelism.
     """
-    machines = machines_of(rows)
+    machines = list_machines(rows)
     if not machines:
         return []
     return [
@@ -44,7 +44,7 @@ def headline_grids(rows: Sequence[Row]) -> list[TextTable]:
     ]
 
 
-def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def list_machines(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows of each machine; for every method those of its largest budget."""
     if not any(row["placer"] == PARALLEL for row in rows):
         return {}

@@ -48,10 +48,10 @@ from gnnplace.plans import (
     PlanSpec,
     SearchOptions,
     TrainingJob,
-    chain_of,
+    capture_chain,
     find_baselines,
-    given_plan,
     on_cluster,
+    price_given_plan,
 )
 from gnnplace.plans import with_gradients_reduced as reduced
 from gnnplace.problem import Cluster, ruled, with_slack
@@ -209,7 +209,7 @@ class Joint:
 
         hidden = 0.0
         if cell.placer == DDP:
-            hidden = hidden_by_backward(self.chain, self.cluster, plan)
+            hidden = time_hidden_by_backward(self.chain, self.cluster, plan)
         device_bytes = {
             name: sum(memory.model_dump().values())
             for name, memory in plan.file.memory.items()
@@ -239,7 +239,7 @@ class Joint:
         sizes = dict.fromkeys((1, 1 if self.chain.mixes else self.entry.microbatches))
         batch = self.chain.batch
         specs = [PlanSpec(microbatch_size=batch // m) for m in sizes if batch % m == 0]
-        plans = [given_plan(self.chain, self.cluster, spec) for spec in specs]
+        plans = [price_given_plan(self.chain, self.cluster, spec) for spec in specs]
         return min(plans, key=lambda plan: (not plan.feasible, plan.step_time))
 
 
@@ -259,14 +259,14 @@ def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceE
 def _layers(model: str, accept: bool) -> Chain | GnnplaceError:
     """Return the step's layers with the known kernels, or why they cannot be planned."""
     try:
-        return chain_of(
+        return capture_chain(
             TrainingJob(model, accept_other_loss=accept), resolve_cluster(ELSEWHERE)
         )
     except GnnplaceError as error:
         return error
 
 
-def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
+def time_hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
     """Return the seconds of a data-parallel plan's all-reduce that DDP hides.
 
     What buckets add to the all-reduce is subtracted.

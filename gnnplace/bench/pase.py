@@ -30,10 +30,10 @@ from gnnplace.sharding import (
     CapturedProblem,
     Configuration,
     best_strategy,
-    captured_parts,
-    captured_tables,
+    build_captured_tables,
     completed,
     parts_in,
+    price_captured_parts,
     read_layout,
 )
 from gnnplace.tracing import PARAMETER
@@ -122,9 +122,9 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     if method == TRICK:
         choices = step.trick()
     else:
-        choices = best_strategy(captured_tables(step)).configuration
+        choices = best_strategy(build_captured_tables(step)).configuration
     # Kernels hide the host's work or the other way round; messages come on top.
-    parts_of_step = captured_parts(step, choices)
+    parts_of_step = price_captured_parts(step, choices)
     calls = range(len(step.graph.ops))
     split = [o[k] for o, k in zip(step.options, choices, strict=False)]
     parts = [step.part(i, c) for i, c in zip(calls, split, strict=True)]

@@ -17,7 +17,7 @@ from gnnplace.errors import UnsupportedError
 from gnnplace.placers import Result, parse_name
 from gnnplace.placing import place
 from gnnplace.problem import Problem, digest, write_placement, write_problem
-from gnnplace.simulation import counted_steps
+from gnnplace.simulation import count_budget_steps
 
 Data = dict[str, Any]
 TIMED = ("exact",)  # placers whose solver looks at a clock of its own
@@ -49,7 +49,7 @@ class PlacedProblem:
         """Return a placer's result, and what a row says of it."""
         begin = time.perf_counter()
         problem = anew(self.problem)
-        with counted_steps() if cell.unit == STEPS else nullcontext():
+        with count_budget_steps() if cell.unit == STEPS else nullcontext():
             check_unit(cell)
             result = place(
                 problem, placer=cell.placer, budget=cell.budget, seed=cell.seed

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gnnplace.bench.cells import digests_of_files, tasks_of
+from gnnplace.bench.cells import list_tasks, read_digests
 from gnnplace.bench.kinds import check_name
 from gnnplace.bench.rows import (
     append,
@@ -170,7 +170,7 @@ def _run_missing(
     suite: SuiteFile, rows_path: Path, folder: Path, location: Where, say: Say
 ) -> None:
     """Run the cells that have no row of their problem as it is now, and write a row each."""
-    _set_changed_aside(suite, rows_path, digests_of_files(suite, folder), say)
+    _set_changed_aside(suite, rows_path, read_digests(suite, folder), say)
     for _ in range(MAX_ROUNDS):
         missing = _missing_cells(suite, rows_path)
         digests = _run_cells(suite, missing, rows_path, folder, location, say)
@@ -200,7 +200,7 @@ def _run_cells(
         keep = str((rows_path.parent / KEPT).resolve())
     else:
         keep = ""
-    tasks = tasks_of(suite, missing, folder, keep)
+    tasks = list_tasks(suite, missing, folder, keep)
     num_done = len(cells(suite)) - len(missing)
     say(
         f"{suite.title}: {len(missing)} cells to run, {num_done} rows already in {rows_path}"

@@ -2,10 +2,10 @@
 
 A submission is a file of rows (JSON lines, ``.xz`` or not) that has a row for every cell: problems
 that a method failed on are rows too. ``check_rows`` builds every problem from its suite, simulates
-every placement, and refuses rows that are not what they say. ``coverage_of`` counts problems, seeds
-and budgets: what is incomplete is not ranked, and says why.
+every placement, and refuses rows that are not what they say. ``compute_coverage`` counts problems,
+seeds and budgets: what is incomplete is not ranked, and says why.
 
-Placements are written by the numbers of ops and devices (``indexed_placement``), which takes a
+Placements are written by the numbers of ops and devices (``index_placement``), which takes a
 tenth of a placement file.
 """
 
@@ -61,7 +61,7 @@ Row = Mapping[str, Any]
 Data = dict[str, Any]
 
 
-def indexed_placement(placement: Placement) -> Data:
+def index_placement(placement: Placement) -> Data:
     """Return a placement by numbers: each op's device, and the ops of each device in order."""
     data: Data = {"device": placement.device.tolist()}
     if placement.sequence is not None:
@@ -69,7 +69,7 @@ def indexed_placement(placement: Placement) -> Data:
     return data
 
 
-def placement_of_row(row: Row, problem: Problem, where: str) -> Placement:
+def read_row_placement(row: Row, problem: Problem, where: str) -> Placement:
     """Return the placement of a row, by numbers or as the content of a placement file.
 
     Raises:
@@ -174,7 +174,7 @@ class Declaration:
     training: Mapping[str, Any] | None = None
 
 
-def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declaration:
+def make_declaration(*, by: str, code: str, card: str, untrained: bool) -> Declaration:
     """Return the declaration that a command line makes about rows.
 
     Args:
@@ -203,7 +203,7 @@ def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declara
     return Declaration(by=by, code=code, training=training)
 
 
-def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
+def pack_rows(path: Path, declaration: Declaration) -> list[Data]:
     """Return the rows of a run with ``--keep`` as they are submitted, the failed ones too.
 
     Raises:
@@ -230,7 +230,7 @@ def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
                 )
             problem = problem_of(row, position)
             placement = read_placement(path.parent / "kept" / row["kept"], problem)
-            submitted["placement"] = indexed_placement(placement)
+            submitted["placement"] = index_placement(placement)
         result.append(submitted)
     return result
 
@@ -247,7 +247,7 @@ def _code(row: Row, declaration: Declaration, where: str) -> str:
 
 
 @cache
-def suite_of(title: str) -> SuiteFile | None:
+def find_suite(title: str) -> SuiteFile | None:
     """Return the suite of a title such as ``standard@1``; None if there is none of that version."""
     name, _, version = title.partition("@")
     path = suite_path(name)
@@ -276,7 +276,7 @@ def _entry_of(row: Row, where: str) -> tuple[ProblemEntry, Path]:
         InputError: There is no such suite of that version, or no such problem in it.
     """
     title = str(row["suite"])
-    suite = suite_of(title)
+    suite = find_suite(title)
     path = suite_path(title.partition("@")[0])
     if path is None:
         raise InputError(f"{where}: suite {title!r}: there is no such suite")
@@ -327,7 +327,7 @@ def check_row(row: Row, where: str) -> None:
     is_same = digest(problem) == row["digest"]
     if not is_same and not entry.is_computed:
         raise InputError(_other_digest(problem, row, where))
-    simulation = simulate(problem, placement_of_row(row, problem, where))
+    simulation = simulate(problem, read_row_placement(row, problem, where))
     if simulation.faults:
         raise InputError(f"{where}: infeasible: {simulation.faults[0]}")
     if abs(simulation.step_time - row["step_time"]) <= EXACT * simulation.step_time:
@@ -380,7 +380,7 @@ def check_files(paths: Iterable[str | Path]) -> tuple[int, list[Coverage]]:
         submitted = read_submission(path)
         check_rows(submitted, str(path))
         rows += submitted
-    return len(rows), coverage_of(rows)
+    return len(rows), compute_coverage(rows)
 
 
 @dataclass(frozen=True)
@@ -429,7 +429,7 @@ def method_name(row: Row) -> str:
     return str(row["placer"])
 
 
-def coverage_of(rows: Sequence[Row]) -> list[Coverage]:
+def compute_coverage(rows: Sequence[Row]) -> list[Coverage]:
     """Return how much of its suite each method with each budget covers."""
     groups: dict[tuple[str, str, float, str], list[Row]] = {}
     for row in rows:
@@ -438,7 +438,7 @@ def coverage_of(rows: Sequence[Row]) -> list[Coverage]:
         groups.setdefault(key, []).append(row)
     result = []
     for (title, placer, budget, unit), members in groups.items():
-        suite = suite_of(title)
+        suite = find_suite(title)
         cells = 0
         if suite is None:
             reasons: tuple[str, ...] = (f"there is no suite {title}",)

@@ -55,12 +55,12 @@ from gnnplace.train import (
     CapturedDraws,
     CapturedGraph,
     RandomDraws,
-    captured_problem,
     dataset_problem,
+    draw_captured_problem,
     find_dataset,
     how_to_collect,
+    open_shipped_store,
     random_problem,
-    shipped_store,
 )
 
 if TYPE_CHECKING:
@@ -190,14 +190,14 @@ class ProblemEntry(Schema):
         family = family if captured is None else FAMILY_OF.get(captured, captured)
         return {"family": family, "cluster": self.cluster or "drawn"}
 
-    def captured_graph(self, folder: Path = Path()) -> CapturedGraph | None:
+    def find_captured_graph(self, folder: Path = Path()) -> CapturedGraph | None:
         """Return the captured graph that the problem is made from; None if there is none.
 
         Raises:
             InputError: There is no such graph or dataset.
         """
         if self.captured is not None:
-            return shipped_store().graph(self.captured)
+            return open_shipped_store().graph(self.captured)
         if self.dataset is not None:
             return find_dataset(self.dataset, folder).graph(str(self.graph))
         return None
@@ -249,8 +249,8 @@ class ProblemEntry(Schema):
         )
 
     def _captured(self, name: str) -> Problem:
-        return captured_problem(
-            shipped_store(),
+        return draw_captured_problem(
+            open_shipped_store(),
             name,
             self.seed,
             CapturedDraws(

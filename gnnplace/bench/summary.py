@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
+from gnnplace.bench.headline import headline_grids, headline_plot, list_machines
 from gnnplace.bench.rows import STEPS, read_rows, results_file, unit_of
 from gnnplace.bench.standings import (
     RIVAL,
@@ -38,10 +38,10 @@ from gnnplace.bench.standings import (
 from gnnplace.bench.statistics import Interval
 from gnnplace.bench.tables import (
     Profile,
+    find_budget_unit,
     performance_profiles,
     standings_grid,
     tables,
-    unit_of_rows,
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
@@ -309,7 +309,7 @@ def _section(
     title = f"{name}: {describe(rows, ranking)}"
     if name.endswith(tuple(HELD_OUT.values())):
         heading = f"{title}; against {rival}"
-        grid = standings_grid(ranking, rival, heading, unit_of_rows(rows))
+        grid = standings_grid(ranking, rival, heading, find_budget_unit(rows))
         return Section(name, title, [grid, *headline_grids(rows)[:1]], {})
     grids = [
         *tables(rows, best, rival, title),
@@ -320,7 +320,7 @@ def _section(
     profiles = profile_plot(performance_profiles(rows, best), title)
     machines = {
         name: svg(headline_plot(machine_rows, name))
-        for name, machine_rows in machines_of(rows).items()
+        for name, machine_rows in list_machines(rows).items()
     }
     plots = {
         "seconds": svg(quality_plot(ranking, title)),
@@ -376,13 +376,13 @@ def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
         result[title] = suite_rows
         previous = suite_rows
         for column, suffix in HELD_OUT.items():
-            unseen = unseen_rows(suite_rows, column)
+            unseen = select_unseen_rows(suite_rows, column)
             if unseen and len(unseen) < len(previous):
                 result[f"{title}-{suffix}"] = previous = unseen
     return result
 
 
-def unseen_rows(rows: Sequence[Row], column: str = "seen") -> list[Row]:
+def select_unseen_rows(rows: Sequence[Row], column: str = "seen") -> list[Row]:
     """Return the rows of problems that none of the rows' placers has seen.
 
     Args:

@@ -233,7 +233,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, title: str) -> list[Text
     heading = f"{title}; against {rival}"
     ranking = standings(rows, best, rival)
     grids = [
-        standings_grid(ranking, rival, heading, unit_of_rows(rows)),
+        standings_grid(ranking, rival, heading, find_budget_unit(rows)),
         _pairing_grid(rows, rival),
         control_grid(rows),
         _profile_grid(rows, best),
@@ -244,7 +244,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, title: str) -> list[Text
     return [grid for grid in grids if grid.rows]
 
 
-def unit_of_rows(rows: Iterable[Row]) -> str:
+def find_budget_unit(rows: Iterable[Row]) -> str:
     """Return the unit of the rows' budgets as tables write it, "s" or "steps"."""
     if any(unit_of(row) == STEPS for row in rows):
         return STEPS
@@ -299,7 +299,7 @@ def _pairing_grid(rows: Sequence[Row], rival: str) -> TextTable:
         "only one solved",
         "step times are",
     )
-    unit = unit_of_rows(rows)
+    unit = find_budget_unit(rows)
     lines = [
         [
             pairing.placer,
@@ -316,7 +316,7 @@ def _pairing_grid(rows: Sequence[Row], rival: str) -> TextTable:
 
 def control_grid(rows: Sequence[Row]) -> TextTable:
     """Return the learned placers beside their controls."""
-    unit = unit_of_rows(rows)
+    unit = find_budget_unit(rows)
     lines = [
         [
             control.placer,
@@ -341,7 +341,7 @@ def control_grid(rows: Sequence[Row]) -> TextTable:
 
 def _profile_grid(rows: Sequence[Row], best: Best) -> TextTable:
     headings = ("placer", "budget", *(f"{factor:g}" for factor in FACTORS), "ever")
-    unit = unit_of_rows(rows)
+    unit = find_budget_unit(rows)
     lines = [
         [
             profile.placer,
@@ -359,7 +359,7 @@ def _profile_grid(rows: Sequence[Row], best: Best) -> TextTable:
 def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> TextTable:
     ratios = breakdown(rows, best, label)
     entrants = {who: None for means in ratios.values() for who in means}
-    unit = unit_of_rows(rows)
+    unit = find_budget_unit(rows)
     lines = [
         [
             f"{who[0]} {who[1]:g} {unit}",

@@ -13,14 +13,14 @@ from gnnplace.bench import (
     SummaryOptions,
     Where,
     check_files,
-    coverage_of,
-    declaration_of,
-    packed_rows,
+    compute_coverage,
+    make_declaration,
+    pack_rows,
     suite_names,
     suite_path,
     write_submission,
 )
-from gnnplace.cli.console import console, names_in, print_lines, say
+from gnnplace.cli.console import console, parse_names, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError
 
@@ -54,7 +54,7 @@ def run(args: Namespace) -> int:
             "bench: give one suite, or: gnnplace bench summary|pack|check FILE..."
         )
     override = Override(
-        tuple(names_in(args.placers)),
+        tuple(parse_names(args.placers)),
         numbers(args.budgets, float, "--budgets", BUDGET),
         numbers(args.steps, int, "--steps", COUNT),
         numbers(args.seeds, int, "--seeds", SEED),
@@ -91,12 +91,12 @@ def _pack(args: Namespace) -> int:
     """Write the rows of a run with --keep as a submission."""
     if not args.by or args.output is None or len(args.files) != 1:
         raise InputError("bench pack: give one file of rows, --by WHO and -o FILE")
-    declaration = declaration_of(
+    declaration = make_declaration(
         by=args.by, code=args.code, card=args.card, untrained=args.untrained
     )
-    rows = packed_rows(Path(args.files[0]), declaration)
+    rows = pack_rows(Path(args.files[0]), declaration)
     write_submission(Path(args.output), rows)
-    print_lines(*map(str, coverage_of(rows)), f"written to {args.output}")
+    print_lines(*map(str, compute_coverage(rows)), f"written to {args.output}")
     return 0
 
 

@@ -10,14 +10,14 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import (
     check_output,
-    names_in,
+    parse_names,
     print_answer,
     say,
     show_answer,
 )
 from gnnplace.cli.options import (
     capture_options,
-    constraints_of,
+    read_all_constraints,
 )
 from gnnplace.cli.place import read_problem_of
 from gnnplace.errors import InputError, MissingExtraError
@@ -39,9 +39,9 @@ def run(args: Namespace) -> int:
     _check_views(args)
     if args.plans:
         return _compare_plans(args)
-    constraints = constraints_of(args)
+    constraints = read_all_constraints(args)
     device_limit = gnnplace.Constraints(max_devices=constraints.max_devices)
-    names = names_in(args.placers)
+    names = parse_names(args.placers)
     for name in names:
         with suppress(MissingExtraError):  # its row says so
             gnnplace.make_placer(name)  # a wrong name shows before the work
@@ -114,7 +114,7 @@ def _compare_plans(args: Namespace) -> int:
     """Search a plan, print it beside baselines, and return the exit code."""
     if args.cluster is None:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
-    constraints = constraints_of(args)
+    constraints = read_all_constraints(args)
     if constraints.patterns or constraints.max_devices is not None:
         raise InputError(
             "compare --plans: baselines obey no pins; give constraints to plan"

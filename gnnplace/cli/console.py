@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import ChangedWarning, InputError
-from gnnplace.files import descriptor_of, in_place
+from gnnplace.files import find_descriptor, in_place
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -51,7 +51,7 @@ def console(output: str | None = None) -> Console:
     """
     from rich.console import Console
 
-    taken = output is not None and descriptor_of(output) == STDOUT
+    taken = output is not None and find_descriptor(output) == STDOUT
     stream = sys.stderr if taken else sys.stdout
     pause()
     if stream.isatty() or "COLUMNS" in os.environ:
@@ -153,7 +153,7 @@ def output_folder(path: str) -> Path:
     return folder
 
 
-def names_in(text: str) -> list[str]:
+def parse_names(text: str) -> list[str]:
     """Return the names of a comma-separated list.
 
     Raises:

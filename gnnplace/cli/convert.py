@@ -75,14 +75,14 @@ def _export(args: Namespace) -> int:
 
 def _convert(args: Namespace) -> int:
     """Write one launcher's file as another's."""
-    from gnnplace.report import converted_lines
+    from gnnplace.report import format_converted_lines
 
     plan, name = read_launch_file(args, args.file, args.format)
     converted = gnnplace.convert_launch_file(
         plan, args.launcher, source_launcher=name, batch=args.batch, model=args.model
     )
     write_text(args.output, converted.text)
-    print_lines(*converted_lines(converted, args.file, args.output))
+    print_lines(*format_converted_lines(converted, args.file, args.output))
     return 0
 
 

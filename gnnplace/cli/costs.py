@@ -8,12 +8,12 @@ from jsonargparse import Namespace
 
 from gnnplace.cli.console import print_json, print_lines
 from gnnplace.errors import InputError
-from gnnplace.problem import known_kind
+from gnnplace.problem import find_kind
 
 
 def run(args: Namespace) -> int:
     """Print the constants, the hardware's first."""
-    from gnnplace.costs import assumed, framework, network_of, resolve_cluster
+    from gnnplace.costs import assumed, framework, get_network, resolve_cluster
     from gnnplace.report import constant_lines
 
     if args.action != "show":
@@ -25,7 +25,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json([asdict(constant) for constant in constants])
         return 0
-    kinds = {known_kind(kind) or kind for kind in cluster.kinds}
-    network = network_of(cluster, framework(args.framework))
+    kinds = {find_kind(kind) or kind for kind in cluster.kinds}
+    network = get_network(cluster, framework(args.framework))
     print_lines(*constant_lines(constants, network, kinds))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import names_in, say
+from gnnplace.cli.console import parse_names, say
 from gnnplace.errors import InputError
 
 
@@ -28,7 +28,7 @@ def run(args: Namespace) -> int:
             f"data: action {args.action!r} is unknown; use: gnnplace data build|collect|verify "
             "FOLDER"
         )
-    models = names_in(args.models)
+    models = parse_names(args.models)
     gnnplace.build_data(
         args.folder, recipe_name=args.recipe, models=models, progress=say
     )

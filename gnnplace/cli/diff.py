@@ -15,8 +15,8 @@ from gnnplace.problem import Placement, Problem
 from gnnplace.report import (
     difference_answer,
     difference_lines,
+    find_moved_modules,
     from_simulation,
-    moved_between,
     write_placements,
     write_trace,
 )
@@ -41,16 +41,16 @@ def run(args: Namespace) -> int:
 def _plans(args: Namespace) -> int:
     """Compare two joint plans."""
     from gnnplace.run.planned import check_model  # late: torch is for plans alone
-    from gnnplace.tracing import workload_of
+    from gnnplace.tracing import make_workload
 
     if args.html is not None or args.trace is not None:
         raise InputError("--html, --trace: show placements; report shows a joint plan")
     plans = [read_plan(path) for path in (args.before, args.after)]
     for plan in plans:
-        check_model(plan.file, workload_of(args.what, fake=True))
+        check_model(plan.file, make_workload(args.what, fake=True))
     first, second = plans
     seconds = [plan.file.step_time for plan in plans]
-    data = {"step_times": seconds, "moved": moved_between(first, second)}
+    data = {"step_times": seconds, "moved": find_moved_modules(first, second)}
     print_answer(args, lambda: data, lambda: difference_lines(first, second))
     return 0
 

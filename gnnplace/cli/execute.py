@@ -22,7 +22,7 @@ from gnnplace.cli.console import (
     say,
     say_kept,
 )
-from gnnplace.cli.placed import cluster_of, placed_options
+from gnnplace.cli.placed import cluster_of, find_placed_options
 from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json, write_text
 from gnnplace.foreign import check_installed
@@ -69,7 +69,7 @@ def run(args: Namespace) -> int:
     check_output(args.trace, args.html)
     data = read_json(args.placement)
     store = open_store(args.store)
-    options = placed_options(args, data)
+    options = find_placed_options(args, data)
     check_installed("torch")
     say(f"capturing the step of {args.model}")
     program = gnnplace.capture(args.model, options=options)
@@ -113,7 +113,7 @@ def run(args: Namespace) -> int:
 
 def _dry_run(args: Namespace) -> int:
     """Print whether GPUs could run a placement."""
-    options = placed_options(args, read_json(args.placement))
+    options = find_placed_options(args, read_json(args.placement))
     report = gnnplace.dry_run(
         args.model, args.placement, options=options, claim=args.dry_run
     )
@@ -149,7 +149,7 @@ def _help(args: Namespace, hosts: Hosts) -> int:
     from gnnplace.run.placed import read_unbound_placement
 
     data = read_json(args.placement)
-    options = placed_options(args, data)
+    options = find_placed_options(args, data)
     program = gnnplace.capture(args.model, options=options)
     unbound = read_unbound_placement(
         args.placement, None, microbatches=options.microbatches, groups=options.groups

@@ -7,9 +7,9 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import (
     console,
-    names_in,
     open_store,
     output_folder,
+    parse_names,
     say,
     show_answer,
 )
@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
     from gnnplace.run.measuring import FidelityOptions
 
     check_installed("torch", "matplotlib")  # its page has pictures
-    options = from_args(FidelityOptions, args, placers=names_in(args.placers))
+    options = from_args(FidelityOptions, args, placers=parse_names(args.placers))
     folder = output_folder(args.output)
     store = open_store(args.store)
     study = gnnplace.check_fidelity(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.options import values_of
+from gnnplace.cli.options import parse_set_values
 from gnnplace.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read_launch_file(
     from gnnplace.launch import with_missing
 
     name = launcher or gnnplace.launcher_of_file(path)
-    plan = gnnplace.read_launch_file(path, name, values_of(args))
+    plan = gnnplace.read_launch_file(path, name, parse_set_values(args))
     filled = with_missing(
         plan,
         microbatch_size=args.microbatch_size,

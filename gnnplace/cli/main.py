@@ -198,7 +198,7 @@ def _run(arguments: list[str]) -> int:
 
         with changes_said():
             return train(options, quiet="--quiet" in arguments)
-    parser = parser_of(name)
+    parser = make_parser(name)
     args = parser.parse_args(options)
     from gnnplace.cli.numbers import check_numbers
 
@@ -224,7 +224,7 @@ def command(name: str) -> Command:
     return cast("Command", import_module(f"gnnplace.cli.{name.replace('-', '_')}"))
 
 
-def parser_of(name: str) -> ArgumentParser:
+def make_parser(name: str) -> ArgumentParser:
     """Return the parser of a command's arguments."""
     from jsonargparse import ArgumentParser
 

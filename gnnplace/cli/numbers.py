@@ -117,7 +117,7 @@ KINDS: Mapping[str, tuple[Any, Range]] = {
 _ranges: WeakKeyDictionary[ArgumentParser, dict[str, Range]] = WeakKeyDictionary()
 
 
-def ranges_of(parser: ArgumentParser) -> dict[str, Range]:
+def list_ranges(parser: ArgumentParser) -> dict[str, Range]:
     """Return the range of each option of a parser that is a number, by the option's name."""
     return _ranges.setdefault(parser, {})
 
@@ -128,7 +128,7 @@ def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
     Raises:
         InputError: A number is out of its range; the message names option, number and range.
     """
-    for name, allowed in ranges_of(parser).items():
+    for name, allowed in list_ranges(parser).items():
         destination = name.lstrip("-").replace("-", "_")
         value = getattr(args, destination)
         check_number(name, value, allowed)

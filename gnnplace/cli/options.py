@@ -20,7 +20,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.commands import ROWS
-from gnnplace.cli.numbers import KINDS, Range, from_args, ranges_of
+from gnnplace.cli.numbers import KINDS, Range, from_args, list_ranges
 from gnnplace.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _add_option(
     """Declare one option or argument."""
     if kind in KINDS:
         settings["type"], allowed = KINDS[kind]
-        ranges_of(parser)[name] = allowed
+        list_ranges(parser)[name] = allowed
     elif kind in ACTIONS:
         settings["action"] = ACTIONS[kind]
     elif kind == "text or none":
@@ -89,7 +89,7 @@ def _add_placer_options(parser: ArgumentParser) -> None:
         settings: dict[str, Any] = {}
         if option.kind is not str:
             settings["type"] = option.kind
-            ranges_of(parser)[f"--{name}"] = Range(minimum=option.least)
+            list_ranges(parser)[f"--{name}"] = Range(minimum=option.least)
         help_text = f"{option.help} For {', '.join(having)}."
         _add_option(parser, f"--{name}", help_text, default=None, **settings)
 
@@ -144,7 +144,7 @@ def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
     return {OPTIONS_KEY: options.to_data()}
 
 
-def constraints_of(args: Namespace, **changed: Any) -> Constraints:
+def read_all_constraints(args: Namespace, **changed: Any) -> Constraints:
     """Return the user's constraints: those of the file and those of the flags."""
     from gnnplace.problem import ConstraintWords
 
@@ -162,7 +162,7 @@ def constraints_of(args: Namespace, **changed: Any) -> Constraints:
     return words.constraints(args.constraints)
 
 
-def values_of(args: Namespace) -> dict[str, str]:
+def parse_set_values(args: Namespace) -> dict[str, str]:
     """Return the values that `--set NAME=VALUE` gives.
 
     Raises:

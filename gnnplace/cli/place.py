@@ -20,9 +20,9 @@ from gnnplace.cli.console import check_output, console, correction, say, say_idl
 from gnnplace.cli.options import (
     AUTO,
     capture_options,
-    constraints_of,
     options_entry,
     placer_options,
+    read_all_constraints,
 )
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import (
@@ -97,7 +97,7 @@ def check_start(args: Namespace) -> None:
         )
 
 
-def device_map_of(
+def make_device_map(
     args: Namespace, program: Program | None, problem: Problem, placement: Placement
 ) -> dict[str, int | str] | None:
     """Return the device map of a placement, checked by running the model's own code.
@@ -133,7 +133,7 @@ def run(args: Namespace) -> int:
     if args.start is not None:
         check_start(args)
     gnnplace.check_budget(args.budget)
-    constraints = constraints_of(args)
+    constraints = read_all_constraints(args)
     placer_settings = placer_options(args)
     # A wrong option is reported before the work.
     gnnplace.placer_for(args.objective, args.placer, **placer_settings)
@@ -156,7 +156,7 @@ def run(args: Namespace) -> int:
     if args.device_map is not None:
         program = gnnplace.capture_for(args.what, args.cluster or AUTO, captured, say)
     options, problem, result = _placed(args, captured, place, correct, program)
-    mapped = device_map_of(args, program, problem, result.placement)
+    mapped = make_device_map(args, program, problem, result.placement)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     if gnnplace.is_problem_file(args.what) and options.constraints.together:
         # The fingerprint is the file's own: its groups are what they were.
@@ -165,8 +165,10 @@ def run(args: Namespace) -> int:
     data |= {CONSTRAINTS_KEY: constraints.to_data()} if constraints else {}
     data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
     if args.problem is not None:
-        write_json(args.problem, problem_to_data(problem) | captured_as(args, options))
-    write_json(args.output, data | captured_as(args, options))
+        write_json(
+            args.problem, problem_to_data(problem) | find_capture_entry(args, options)
+        )
+    write_json(args.output, data | find_capture_entry(args, options))
     _write_views(args, problem, result)
     if mapped is not None:
         write_text(args.device_map, json.dumps(mapped, indent=1) + "\n")
@@ -265,7 +267,7 @@ def _meanwhile(
     """
     changed = (
         args.calibration is not None
-        or bool(constraints_of(args))
+        or bool(read_all_constraints(args))
         or args.start is not None
     )
     plain = (
@@ -278,13 +280,15 @@ def _meanwhile(
         return nullcontext()
     from gnnplace.placing import writing_first_answer
 
-    extra = captured_as(args, options)
+    extra = find_capture_entry(args, options)
     return writing_first_answer(
         args.what, args.cluster, options.microbatches, args.output, extra
     )
 
 
-def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, Any]:
+def find_capture_entry(
+    args: Namespace, options: gnnplace.CaptureOptions
+) -> dict[str, Any]:
     """Return the entry of the placement's file that says how the model was captured.
 
     For a problem file it is that file's entry, if any, with the micro-batches of this command.

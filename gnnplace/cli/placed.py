@@ -32,7 +32,7 @@ def read_placed(
     else:
         stored = None
     constraints = gnnplace.as_constraints(stored if isinstance(stored, dict) else None)
-    options = placed_options(args, data)
+    options = find_placed_options(args, data)
     if gnnplace.is_problem_file(args.what):
         problem = gnnplace.read_on_cluster(args.what, args.cluster)
         placement, problem = gnnplace.read_placement_for(path, problem)
@@ -43,7 +43,7 @@ def read_placed(
     return problem, placement, constraints
 
 
-def placed_options(args: Namespace, data: object) -> gnnplace.CaptureOptions:
+def find_placed_options(args: Namespace, data: object) -> gnnplace.CaptureOptions:
     """Return the capture options that the placement was made with, else those of the command."""
     if isinstance(data, dict):
         stored = data.get(OPTIONS_KEY)

@@ -20,17 +20,17 @@ from gnnplace.cli.console import (
 )
 from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.cli.numbers import from_args
-from gnnplace.cli.options import constraints_of
+from gnnplace.cli.options import read_all_constraints
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
-from gnnplace.launch import LaunchPlan, priced_spec
+from gnnplace.launch import LaunchPlan, with_priced_schedule
 from gnnplace.planning import (
     FitAnswer,
-    fit_of,
     fit_plan,
+    judge_fit,
+    make_study_plan,
     plan_devices,
-    plan_of_study,
     read_given,
 )
 from gnnplace.plans import (
@@ -38,10 +38,10 @@ from gnnplace.plans import (
     SearchOptions,
     TrainingJob,
     find_named,
+    find_preset,
+    make_training,
     parse_spec,
     plan_batches,
-    preset_of,
-    training_of,
 )
 from gnnplace.report import (
     Answer,
@@ -52,22 +52,22 @@ from gnnplace.report import (
     batch_lines,
     check_table,
     compute_cost,
+    compute_plan_cost,
+    compute_plan_costs,
     cost_lines,
-    cost_of_plan,
-    costs_of_plans,
+    describe_priced,
     fit_answer,
     launch_answer,
     machine_lines,
     next_line,
+    parse_token_count,
     plain_lines,
     plan_lines,
     plan_page,
     plan_table,
-    priced_sections,
     rank_machines,
     read_prices,
     side_by_side_lines,
-    token_count,
     trade_table,
     write_plan_trace,
     write_table,
@@ -136,7 +136,7 @@ def _price(args: Namespace, headroom: str | float) -> int:
     if args.output is not None:
         write_text(args.output, priced.csv())
     data = priced.rows if args.given.endswith(".csv") else priced.answer
-    answer = Answer(args.given, priced_sections(priced))
+    answer = Answer(args.given, describe_priced(priced))
     print_answer(args, data, lambda: as_terminal(answer))
     return 0
 
@@ -146,9 +146,11 @@ def _is_launch_file(args: Namespace) -> bool:
     words = "=" in args.given or args.given.endswith(".csv")
     if args.output is not None or words or not gnnplace.is_launch_file(args.given):
         return False
-    from gnnplace.plans import decoder_of
+    from gnnplace.plans import find_decoder
 
-    return args.what is None or decoder_of(args.what) is not None  # others are captured
+    return (
+        args.what is None or find_decoder(args.what) is not None
+    )  # others are captured
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:
@@ -190,7 +192,7 @@ def _price_launch_file(
 
 def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan]:
     """Search the fastest plan for one of several clusters, or batches, that options describe."""
-    constraints = constraints_of(
+    constraints = read_all_constraints(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
     return list(
@@ -304,7 +306,7 @@ def _study_groups(args: Namespace, tokens: float | None) -> int:
     # What is written is a plan of layers, whatever the table shares a step by.
     code = 0
     if args.output is not None:
-        plan = plan_of_study(study, args.cluster or "")
+        plan = make_study_plan(study, args.cluster or "")
         if plan.feasible:
             plan.save(args.output)
             step = seconds_text(plan.step_time)
@@ -342,8 +344,8 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
     length = None
     if first.file.tokens is not None:
         length = first.file.tokens // first.file.batch
-    preset = preset_of(args.what or "", first.parameters, length, tokens)
-    training = training_of(preset, options, first.file.batch)
+    preset = find_preset(args.what or "", first.parameters, length, tokens)
+    training = make_training(preset, options, first.file.batch)
 
     def plan_of(batch: int) -> Plan:
         """Return the fastest plan with a batch."""
@@ -403,13 +405,13 @@ def _compare_machines(args: Namespace) -> int:
     if args.tokens is None:
         tokens = None
     else:
-        tokens = token_count(args.tokens)
+        tokens = parse_token_count(args.tokens)
     plans = {
         cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters
     }
     costs: dict[str, PlanCost] = {}
     if prices is not None:
-        costs = costs_of_plans(plans, devices, prices, tokens)
+        costs = compute_plan_costs(plans, devices, prices, tokens)
     # The first of the order is the answer; it alone is written and printed as a plan.
     order = rank_machines(plans, costs if args.goal == CHEAPEST else {})
     best = plans[order[0]]
@@ -447,7 +449,7 @@ def _write_answer(
     costs: list[PlanCost | None] = [None] * len(plans)
     if prices is not None:
         cluster = gnnplace.resolve_cluster(args.cluster)
-        costs = [cost_of_plan(plan, cluster, prices, tokens) for plan in plans]
+        costs = [compute_plan_cost(plan, cluster, prices, tokens) for plan in plans]
     if args.output is not None and best.feasible:
         _write_plan(args, best)
     if args.table is not None and best.feasible:
@@ -521,7 +523,7 @@ def _fits(args: Namespace) -> int:
 
 def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
     """Return whether a plan fits that is searched, or given in words or by its file."""
-    constraints = constraints_of(
+    constraints = read_all_constraints(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
     job = TrainingJob(
@@ -553,7 +555,7 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
 def _launch_file_fit(args: Namespace) -> FitAnswer:
     """Return whether the plan of a launch file fits."""
     priced = _priced_launch_file(args)
-    return fit_of(priced.setting, priced_spec(priced.plan, priced.setting))
+    return judge_fit(priced.setting, with_priced_schedule(priced.plan, priced.setting))
 
 
 def _priced_launch_file(args: Namespace) -> LaunchAnswer:
@@ -620,11 +622,11 @@ def run(args: Namespace) -> int:
     check_table(args.table)
     if args.html is not None:
         check_installed("matplotlib")
-    tokens = None if args.tokens is None else token_count(args.tokens)
+    tokens = None if args.tokens is None else parse_token_count(args.tokens)
     if args.rate is None:
         rate = None
     else:
-        rate = token_count(args.rate, "--rate")
+        rate = parse_token_count(args.rate, "--rate")
     _check_goal(args, rate)
     if args.goal == EPOCHS:
         return _plan_epochs(args, tokens)
@@ -634,7 +636,7 @@ def run(args: Namespace) -> int:
     if args.price is not None:
         cluster = gnnplace.resolve_cluster(args.cluster)
         prices = read_prices(",".join(args.price), [cluster])
-    constraints = constraints_of(
+    constraints = read_all_constraints(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
     if args.fits:

@@ -9,8 +9,8 @@ import gnnplace
 from gnnplace.cli.console import check_output, console, correction, say
 from gnnplace.cli.options import (
     capture_options,
-    constraints_of,
     options_entry,
+    read_all_constraints,
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_json
@@ -22,7 +22,7 @@ def run(args: Namespace) -> int:
     """Profile a model and write its problem."""
     check_output(args.output)
     correct = correction(args.calibration)
-    constraints = constraints_of(args)
+    constraints = read_all_constraints(args)
     if constraints.max_devices is not None:
         raise InputError(
             f"{args.constraints}: max_devices: is for place; a problem has no limit"

@@ -14,7 +14,7 @@ from gnnplace.cli.console import (
     show_answer,
 )
 from gnnplace.cli.options import (
-    constraints_of,
+    read_all_constraints,
     split_options,
 )
 from gnnplace.errors import InputError
@@ -36,7 +36,7 @@ from gnnplace.sharding import (
     AnswerTables,
     SplitGoal,
     is_file,
-    limited_split,
+    limit_split,
     shard_for,
     shard_frontier,
     shard_tables,
@@ -47,8 +47,8 @@ from gnnplace.sharding import (
 def run(args: Namespace) -> int:
     """Print the best strategy of a sharding problem, or all that no other beats."""
     _check(args)
-    options, limit = limited_split(
-        constraints_of(args), split_options(args), memory_limit=args.memory_limit
+    options, limit = limit_split(
+        read_all_constraints(args), split_options(args), memory_limit=args.memory_limit
     )
     args.devices, args.memory_limit = options.devices, limit
     if args.pareto:

@@ -43,19 +43,21 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
     from gnnplace.costs.frameworks.framework import Seconds as Seconds
+    from gnnplace.costs.frameworks.framework import describe_tests as describe_tests
     from gnnplace.costs.frameworks.framework import exposed_seconds as exposed_seconds
+    from gnnplace.costs.frameworks.framework import (
+        list_untested_properties as list_untested_properties,
+    )
     from gnnplace.costs.frameworks.framework import replicas_share as replicas_share
     from gnnplace.costs.frameworks.framework import (
         running_framework as running_framework,
     )
-    from gnnplace.costs.frameworks.framework import tested_words as tested_words
-    from gnnplace.costs.frameworks.framework import (
-        untested_properties as untested_properties,
-    )
     from gnnplace.costs.frameworks.offloading import NOTHING as NOTHING
     from gnnplace.costs.frameworks.offloading import PATTERN as PATTERN
     from gnnplace.costs.frameworks.offloading import beyond as beyond
-    from gnnplace.costs.frameworks.offloading import offloading_of as offloading_of
+    from gnnplace.costs.frameworks.offloading import (
+        parse_offloading as parse_offloading,
+    )
     from gnnplace.costs.frameworks.variants import IdleNetwork as IdleNetwork
     from gnnplace.costs.frameworks.variants import with_host as with_host
     from gnnplace.costs.frameworks.variants import with_network as with_network
@@ -65,16 +67,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import PRODUCTS as PRODUCTS
     from gnnplace.costs.kernels import Kernels as Kernels
     from gnnplace.costs.kernels import Shape as Shape
+    from gnnplace.costs.kernels import find_kernels as find_kernels
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
-    from gnnplace.costs.kernels import kernels_of as kernels_of
     from gnnplace.costs.links import LinkTable as LinkTable
+    from gnnplace.costs.links import load_shipped_links as load_shipped_links
     from gnnplace.costs.links import price_message as price_message
-    from gnnplace.costs.links import shipped_links as shipped_links
     from gnnplace.costs.memory import PARAMETER as PARAMETER
     from gnnplace.costs.memory import StateTerms as StateTerms
     from gnnplace.costs.memory import state_terms as state_terms
     from gnnplace.costs.network import ServerNetwork as ServerNetwork
-    from gnnplace.costs.network import network_of as network_of
+    from gnnplace.costs.network import get_network as get_network
     from gnnplace.costs.optimizers import CAPTURED_OPTIMIZERS as CAPTURED_OPTIMIZERS
     from gnnplace.costs.optimizers import OPTIMIZERS as OPTIMIZERS
     from gnnplace.costs.optimizers import OptimizerKind as OptimizerKind
@@ -110,6 +112,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
     from gnnplace.costs.rows import joined as joined
     from gnnplace.costs.tables import CostTables as CostTables
-    from gnnplace.costs.tables import shipped_tables as shipped_tables
+    from gnnplace.costs.tables import load_shipped_tables as load_shipped_tables
 
 __getattr__, __dir__ = lazy_names(__name__)

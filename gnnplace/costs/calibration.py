@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
+from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, find_kin, group_of
 from gnnplace.costs.rows import Rows, read_rows
-from gnnplace.costs.tables import CostTables, Surface, shipped_tables
-from gnnplace.problem import figures, known_kind
+from gnnplace.costs.tables import CostTables, Surface, load_shipped_tables
+from gnnplace.problem import figures, find_kind
 
 # Standard deviations on either side of the mean that hold nine in ten of a normal law.
 NINETY = 1.645
@@ -91,13 +91,13 @@ def with_table(path: str | Path) -> CostTables:
     rows = read_rows(Path(path))
     for kind in rows:
         figures(kind)
-    return with_rows(shipped_tables(), rows)
+    return with_rows(load_shipped_tables(), rows)
 
 
 def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
     """Return tables in which a user's own rows replace those of their kinds."""
     rows_by_kind = {
-        known_kind(kind) or kind: kind_rows for kind, kind_rows in rows.items()
+        find_kind(kind) or kind: kind_rows for kind, kind_rows in rows.items()
     }
     errors = {
         kind: calibrate({kind: kind_rows}) for kind, kind_rows in rows_by_kind.items()
@@ -127,10 +127,10 @@ def gather(rows: Mapping[str, Rows]) -> Evidence:
             parts["local"].append(
                 Residuals(kind, op, "", actual - value, distance=near)
             )
-        kin = surfaces.get((kind, kin_of(op), dtype))
+        kin = surfaces.get((kind, find_kin(op), dtype))
         if kin is not None:
             residual = actual - kin(surface.at)[0]
-            parts["kin"].append(Residuals(kind, op, kin_of(op), residual))
+            parts["kin"].append(Residuals(kind, op, find_kin(op), residual))
         for other_type in OTHER_TYPES.get(dtype, ()):
             answering = surfaces.get((kind, op, other_type))
             if answering is not None:
@@ -173,7 +173,7 @@ def _on_others(surfaces: Surfaces, kind: str, op: str, dtype: str) -> list[Resid
 
 
 def _parents(op: str) -> list[str]:
-    parent = kin_of(op)
+    parent = find_kin(op)
     if parent:
         return [parent, *_parents(parent)]
     return []

@@ -51,7 +51,7 @@ from gnnplace.costs.links import (
     Key,
     LinkTable,
     SizeSeries,
-    shipped_links,
+    load_shipped_links,
 )
 from gnnplace.errors import InputError
 from gnnplace.problem import Cluster, is_between
@@ -171,7 +171,7 @@ def collective(
         )
     if not 0 <= size < np.inf:
         raise InputError(f"{op} of {size} bytes: must be a number from 0 on")
-    table = table or shipped_links()
+    table = table or load_shipped_links()
     if group.count < 2:
         return Estimate(0.0, FORMULA, 0.0, "one device exchanges nothing")
     seconds, provenance = _stages(op, np.array(size), group, table)
@@ -188,7 +188,7 @@ def collective_seconds(
     """Return the seconds of collectives of many sizes; 0 for one device. [shape of ``sizes``]"""
     if group.count < 2:
         return np.zeros_like(sizes)
-    return _stages(op, sizes, group, table or shipped_links())[0]
+    return _stages(op, sizes, group, table or load_shipped_links())[0]
 
 
 def _sources(group: Group, table: LinkTable) -> str:
@@ -412,7 +412,7 @@ class Exchange:
     """
 
     cluster: Cluster
-    table: LinkTable = field(default_factory=shipped_links)
+    table: LinkTable = field(default_factory=load_shipped_links)
 
     def __post_init__(self) -> None:
         if self.whole is None or not self.whole.fabrics <= self.table.latency.keys():

@@ -20,9 +20,9 @@ import numpy as np
 from gnnplace.costs.frameworks.constants import hardware, library
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.rows import Rows
-from gnnplace.costs.tables import shipped_tables
+from gnnplace.costs.tables import load_shipped_tables
 from gnnplace.errors import InputError
-from gnnplace.problem import figures, known_kind
+from gnnplace.problem import figures, find_kind
 
 HALF = "bfloat16"
 GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")
@@ -92,7 +92,7 @@ class Kernels:
             bytes=2.0 * batches * (m * k + k * n + m * n),  # of two bytes an element
             seconds=np.zeros(count),
         )
-        seconds = predict(rows, self.kind, shipped_tables()).seconds
+        seconds = predict(rows, self.kind, load_shipped_tables()).seconds
         predicted.update(zip(missing, seconds.tolist(), strict=True))
 
     def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:
@@ -129,11 +129,11 @@ def _predicted_products(kind: str) -> dict[tuple[Shape, float], float]:
 
 def has_step_constants(kind: str) -> bool:
     """Return whether a decoder's step is priced on a kind of device: by constants, or by peaks."""
-    name = known_kind(kind)
+    name = find_kind(kind)
     return name in GPUS or (name not in (None, "cpu") and figures(kind).has_bfloat16)
 
 
-def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
+def find_kernels(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     """Return the rates of kernels on a kind of GPU.
 
     Args:
@@ -144,7 +144,7 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     Raises:
         InputError: The GPU has no constants of a step.
     """
-    kind = known_kind(kind) or kind
+    kind = find_kind(kind) or kind
     if not has_step_constants(kind):
         raise InputError(
             f"device kind {kind!r}: no constants of a decoder's step are known; use one of "

@@ -96,7 +96,7 @@ OTHER_TYPES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def kin_of(op: str) -> str:
+def find_kin(op: str) -> str:
     """Return the op whose table answers for an op that has none; empty if there is none."""
     if op in PRODUCT_KIN:
         return PRODUCT_KIN[op]

@@ -122,7 +122,7 @@ class LinkTable:
 
 
 @cache
-def shipped_links() -> LinkTable:
+def load_shipped_links() -> LinkTable:
     """Return the table in the package."""
     data = json.loads((files("gnnplace.costs") / TABLE).read_text(encoding="utf-8"))
     series = {
@@ -158,7 +158,7 @@ def price_message(fabric: str, size: float) -> Estimate:
     Raises:
         InputError: The fabric is unknown, or the size is negative.
     """
-    table = shipped_links()
+    table = load_shipped_links()
     if fabric not in table.latency:
         raise InputError(
             f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}"

@@ -141,7 +141,7 @@ class ServerNetwork:
         return collective(op, size, Group(self.fabric, per_server=named_size)).seconds
 
 
-def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
+def get_network(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
     """Return the network of a cluster's GPUs, as the first of them sees it.
 
     Args:

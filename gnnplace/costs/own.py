@@ -28,7 +28,7 @@ from gnnplace.costs.collectives import (
     hops,
     share,
 )
-from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped_links
+from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, load_shipped_links
 from gnnplace.errors import InputError
 from gnnplace.problem import (
     OWN_BETWEEN,
@@ -70,7 +70,7 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
         InputError: The log measured links that the cluster does not have.
     """
     runs = read_nccl_tests(path)
-    table = shipped_links()
+    table = load_shipped_links()
     notes = []
     links = list(cluster.listed_links)
     for fabric, fabric_runs in (

@@ -28,14 +28,14 @@ from gnnplace.costs.kin import (
     OTHER_TYPES,
     apart,
     class_of,
+    find_kin,
     group_of,
-    kin_of,
     same_speed,
     tensor_types,
 )
 from gnnplace.costs.rows import Names, Rows, roofline
-from gnnplace.costs.tables import CostTables, shipped_tables
-from gnnplace.problem import FLOAT32, figures, known_kind
+from gnnplace.costs.tables import CostTables, load_shipped_tables
+from gnnplace.problem import FLOAT32, figures, find_kind
 
 TABLE = "table"
 NEIGHBOUR = "neighbour"
@@ -117,7 +117,7 @@ def predict(
     Raises:
         InputError: No figures of the kind are known.
     """
-    kind = known_kind(kind) or kind
+    kind = find_kind(kind) or kind
     first, row_of = _distinct(rows)
     distinct = rows.take(first)
     estimates = _predict(distinct, kind, tables)
@@ -137,9 +137,9 @@ def predict_in_step(
     `alone`. Tables of one's own stay as they were measured.
     """
     estimates = predict(rows, kind, tables, tf32=tf32)
-    kind = known_kind(kind) or kind
+    kind = find_kind(kind) or kind
     alone = hardware().constants.get(f"alone.{kind}")
-    if alone is None or tables.rows.get(kind) is not shipped_tables().rows[kind]:
+    if alone is None or tables.rows.get(kind) is not load_shipped_tables().rows[kind]:
         return estimates
     products = np.isin(rows.family, ("matmul", "bmm")) & (rows.dtype == FLOAT32)
     speedup = np.where(products, alone.value, 1.0)
@@ -265,7 +265,7 @@ def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, 
 
     The first that is known holds: the op's own, its group's, its class's, or any op's.
     """
-    errors = tables.errors_of(kind, what)
+    errors = tables.list_errors(kind, what)
     first, second = next(
         errors[n] for n in (op, group_of(op), class_of(op), "all") if n in errors
     )
@@ -311,8 +311,8 @@ def _nearest(
 def _line(op: str) -> list[str]:
     """Return the names of an op, its kin, and its kin's kin."""
     line = [op]
-    while kin_of(line[-1]):
-        line.append(kin_of(line[-1]))
+    while find_kin(line[-1]):
+        line.append(find_kin(line[-1]))
     return line
 
 
@@ -332,7 +332,7 @@ def _on(
     # Each step from an op to its kin adds a bias, and an error of its own.
     for name in _line(op):
         if name != op:
-            errors = tables.errors_of(table_kind, "kin")
+            errors = tables.list_errors(table_kind, "kin")
             step = (
                 errors.get(f"{previous}<{name}")
                 or errors.get(group_of(previous))

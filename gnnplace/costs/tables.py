@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.kin import CORRECTED, POOL, POOLED, kin_of
+from gnnplace.costs.kin import CORRECTED, POOL, POOLED, find_kin
 from gnnplace.costs.rows import Rows, read_rows, roofline
 from gnnplace.files import read_json
 
@@ -62,7 +62,7 @@ class CostTables:
             self._surfaces[key] = self._made(*key)
         return self._surfaces[key]
 
-    def errors_of(self, kind: str, what: str) -> Mapping[str, list[float]]:
+    def list_errors(self, kind: str, what: str) -> Mapping[str, list[float]]:
         """Return the errors of a relation by op, for rows of a kind.
 
         Errors of the user's own rows come first where there are any. For a CPU they stand alone,
@@ -92,7 +92,7 @@ class CostTables:
         selected = rows.take(index)
         log_ratio = np.log(selected.seconds / roofline(kind, selected))
         if op in CORRECTED:
-            base = self.surface(kind, kin_of(op), dtype)
+            base = self.surface(kind, find_kin(op), dtype)
         else:
             base = None
         if base is None:
@@ -101,7 +101,7 @@ class CostTables:
 
 
 @cache
-def shipped_tables() -> CostTables:
+def load_shipped_tables() -> CostTables:
     """Return the tables that come with the package; see its `tables/README.md`."""
     rows: dict[str, Rows] = {}
     for path in sorted(FOLDER.glob(f"*{ENDING}")):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.explaining.changes import (
         PlanChange,
         WordChoices,
-        choices_of,
+        list_choices,
         single_changes,
     )
     from gnnplace.explaining.in_words import SpecStep
@@ -82,7 +82,6 @@ __all__ = [
     "StepExplanation",
     "WordChoices",
     "advise",
-    "choices_of",
     "critical_path",
     "device_times",
     "difference",
@@ -90,6 +89,7 @@ __all__ = [
     "explain_launch_plan",
     "explain_plan",
     "explain_step",
+    "list_choices",
     "module_rows",
     "single_changes",
     "step_causes",

@@ -23,7 +23,7 @@ from gnnplace.explaining.changes import (
     single_changes,
 )
 from gnnplace.explaining.steps import PLANNED, ExplainedStep, StepCondition
-from gnnplace.launch import LaunchPlan, launch_plan_of, stage_layers
+from gnnplace.launch import LaunchPlan, make_launch_plan, stage_layers
 from gnnplace.plans import (
     ANY_SPLIT,
     WEIGHTS,
@@ -37,17 +37,17 @@ from gnnplace.plans import (
     ScaledFabric,
     SplitChoice,
     Stage,
-    chain_of_file,
-    devices_of_server,
-    draft_of_plan,
-    draft_of_spec,
-    even_bounds,
+    capture_file_chain,
+    count_server_devices,
+    cut_evenly,
+    draft_plan,
+    draft_spec,
     is_captured,
-    orders_in,
     pricer_of,
+    read_orders,
     realized,
     recomputing,
-    scaled_floor,
+    scale_floor,
     with_framework,
     with_launches,
     with_schedule,
@@ -59,7 +59,7 @@ TP_COLLECTIVES = 10  # Collectives of a layer and micro-batch, with sequence par
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
 
 
-def captured_step(
+def capture_plan_step(
     plan: Plan, model: str | None, cluster: str | Cluster | None
 ) -> CapturedStep:
     """Capture a plan's model and return the plan's step.
@@ -75,10 +75,10 @@ def captured_step(
     """
     file = plan.file
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
-    chain = chain_of_file(file, model or file.model, devices, file.precision)
-    draft = draft_of_plan(chain, devices, plan)
+    chain = capture_file_chain(file, model or file.model, devices, file.precision)
+    draft = draft_plan(chain, devices, plan)
     pricer = pricer_of(chain, MeshFabric(devices), draft.size)
-    priced = realized(pricer, draft, orders_in(plan))
+    priced = realized(pricer, draft, read_orders(plan))
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as the plan says")
     return CapturedStep(plan, priced)
@@ -121,7 +121,7 @@ class CapturedStep(ExplainedStep):
     def spans_servers(self) -> bool:
         """Return whether the cluster's devices are of several servers."""
         num_devices = self.fabric.cluster.num_devices
-        return num_devices > devices_of_server(self.fabric)
+        return num_devices > count_server_devices(self.fabric)
 
     def price(self, condition: StepCondition = PLANNED) -> Priced:
         """Return the priced draft of the plan under a condition; see `ExplainedStep`."""
@@ -181,7 +181,7 @@ class CapturedStep(ExplainedStep):
         chain = self.chain
         if not is_captured(chain.source):
             return chain, fabric
-        floor = scaled_floor(chain, self.fabric, condition.host)
+        floor = scale_floor(chain, self.fabric, condition.host)
         if of_shards != 1.0 or floor != chain.source.parts.floor:
             links = ScaledFabric(cluster, exchanges=of_shards)
             chain = with_launches(chain, links, floor)
@@ -248,7 +248,7 @@ class CapturedStep(ExplainedStep):
     def _launch_plan(self) -> LaunchPlan | None:
         """Return the plan in degrees of parallelism, or None if its stages have unlike meshes."""
         try:
-            return launch_plan_of(self.plan)[0]
+            return make_launch_plan(self.plan)[0]
         except GnnplaceError:
             return None
 
@@ -409,7 +409,7 @@ class CapturedStep(ExplainedStep):
         stages = draft.stages
         choice = replace(stages[0].choice, labels=None, once=1 / draft.microbatches)
         pricer = self.planned.pricer
-        bounds = even_bounds(pricer, stages[0].mesh, len(stages), choice)
+        bounds = cut_evenly(pricer, stages[0].mesh, len(stages), choice)
         return list(draft.cut_at(bounds).stages)
 
     def _with_degrees(self, spec: PlanSpec) -> Draft | None:
@@ -424,6 +424,6 @@ class CapturedStep(ExplainedStep):
             schedule=spec.schedule if spec.pp > 1 else "1f1b",
         )
         try:
-            return draft_of_spec(self.chain, self.fabric.cluster, tidied)
+            return draft_spec(self.chain, self.fabric.cluster, tidied)
         except GnnplaceError:
             return None

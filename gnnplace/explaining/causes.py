@@ -168,7 +168,7 @@ class SlowdownCause:
             guess = "sockets instead of InfiniBand"
         return self.kind.text.format(
             factor=f"{self.factor:.3g}",
-            speed=speed_text(1.0 / self.factor),
+            speed=format_speed(1.0 / self.factor),
             guess=guess,
         )
 
@@ -178,7 +178,7 @@ class SlowdownCause:
         return self.kind.first
 
 
-def speed_text(part: float) -> str:
+def format_speed(part: float) -> str:
     """Return a part of full speed as people say it: "three quarters", "62 %"."""
     words = {"half": 0.5, "two thirds": 2 / 3, "three quarters": 0.75}
     for word, value in words.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
 
-from gnnplace.plans import WORDS, PlanAnswer, PlanSpec, PricingSetting, own_modules
+from gnnplace.plans import WORDS, PlanAnswer, PlanSpec, PricingSetting, list_own_modules
 
 RECOMPUTED = ("none", "selective", "full")
 OVERLAPS = ("reduce", "reduce+gather")
@@ -82,12 +82,12 @@ class WordChoices:
     recomputed: tuple[str, ...] = RECOMPUTED
 
 
-def choices_of(setting: PricingSetting) -> WordChoices:
+def list_choices(setting: PricingSetting) -> WordChoices:
     """Return the values that words may have under a framework that prices by sizes."""
     traits = setting.framework.traits
     modules: tuple[str, ...] = ()
     if traits.recomputes_modules:  # attention alone is "selective"
-        _, *names = own_modules(setting.decoder)
+        _, *names = list_own_modules(setting.decoder)
         modules = tuple(f"modules:{name}" for name in names)
     return WordChoices(
         zero_stages=traits.zero_stages,

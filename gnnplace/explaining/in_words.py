@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gnnplace.costs import NOTHING
-from gnnplace.explaining.changes import choices_of, single_changes
+from gnnplace.explaining.changes import list_choices, single_changes
 from gnnplace.explaining.steps import PLANNED, ExplainedStep, StepCondition
 from gnnplace.plans import (
     PlanAnswer,
     PlanSpec,
     Priced,
     PricingSetting,
-    captured_launches,
+    find_captured_launches,
     price,
-    priced_spec,
+    price_spec,
 )
 
 
@@ -42,7 +42,7 @@ class SpecStep(ExplainedStep):
         framework = self.setting.framework
         # What is captured stays captured, whatever is priced without. Checks forbid captures.
         if not condition.checks:
-            graphs = captured_launches(self.setting, spec)
+            graphs = find_captured_launches(self.setting, spec)
             spec = replace(spec, cuda_graphs=graphs)
         if condition.recompute is not None:
             spec = replace(spec, recompute=condition.recompute)
@@ -54,11 +54,11 @@ class SpecStep(ExplainedStep):
             batch = (spec.batch or self.setting.decoder.batch) // spec.dp
             spec = replace(spec, dp=1, ep=1, zero=0, zero_group=None, batch=batch)
         framework = condition.framework_under(framework)
-        return priced_spec(replace(self.setting, framework=framework), spec)
+        return price_spec(replace(self.setting, framework=framework), spec)
 
     def price_changes(self) -> Iterator[tuple[str, PlanAnswer]]:
         """Yield the single changes that can be, with their price; see `ExplainedStep`."""
-        choices = choices_of(self.setting)
+        choices = list_choices(self.setting)
         for change in single_changes(self.spec, choices):
             if change.spec == self.spec:
                 continue

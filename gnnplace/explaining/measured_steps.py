@@ -164,7 +164,7 @@ WHOLE_RUN = LineReader(
 )
 
 
-def sizes_of(file: PlanFile) -> RunSizes:
+def find_run_sizes(file: PlanFile) -> RunSizes:
     """Return the sizes of a plan's run."""
     shape = file.inputs[0].shape if file.inputs else []
     length = shape[1] if len(shape) > 1 else 1
@@ -204,10 +204,10 @@ def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise FormatError(f"{given}: cannot be read: {error.strerror}") from None
-    return steps_of_log(text, given, sizes)
+    return read_log_steps(text, given, sizes)
 
 
-def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
+def read_log_steps(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
     """Read the training steps of a launcher's log.
 
     Args:

@@ -16,11 +16,11 @@ from gnnplace.explaining.in_words import SpecStep
 from gnnplace.explaining.measured_steps import (
     MeasuredSteps,
     RunSizes,
+    find_run_sizes,
     measured_steps,
-    sizes_of,
 )
 from gnnplace.explaining.steps import ExplainedStep, step_causes, step_parts
-from gnnplace.launch import LaunchAnswer, price_file, priced_spec
+from gnnplace.launch import LaunchAnswer, price_file, with_priced_schedule
 from gnnplace.plans import MemoryEntry, Plan
 from gnnplace.problem import Cluster
 
@@ -133,7 +133,9 @@ def explain_launch_plan(
         steps = None
     else:
         steps = measured_steps(measured, sizes)
-    explained = explain_step(SpecStep(setting, priced_spec(plan, setting)), steps)
+    explained = explain_step(
+        SpecStep(setting, with_priced_schedule(plan, setting)), steps
+    )
     return LaunchExplanation(answer=answer, **vars(explained))
 
 
@@ -163,12 +165,12 @@ def explain_plan(
     run = f"{measured}s" if isinstance(measured, (int, float)) else measured
     if file.words is not None:
         return explain_launch_plan(price_file(file, cluster, model), run)
-    steps = None if run is None else measured_steps(run, sizes_of(file))
+    steps = None if run is None else measured_steps(run, find_run_sizes(file))
     if progress is not None:
         progress("explaining: capturing the model")
-    from gnnplace.explaining.captured import captured_step
+    from gnnplace.explaining.captured import capture_plan_step
 
-    step = captured_step(plan, model, cluster)
+    step = capture_plan_step(plan, model, cluster)
     if progress is not None:
         progress("explaining: pricing single changes")
     explained = explain_step(step, steps)

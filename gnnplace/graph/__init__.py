@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernel_arrays import zero_single_table as zero_single_table
     from gnnplace.graph.kernel_arrays import zero_singles as zero_singles
     from gnnplace.graph.kernel_arrays import zero_table as zero_table
+    from gnnplace.graph.kernels import average_finite as average_finite
     from gnnplace.graph.kernels import components as components
     from gnnplace.graph.kernels import first_ready_first as first_ready_first
     from gnnplace.graph.kernels import flows_between as flows_between
@@ -54,8 +55,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernels import follow_forward as follow_forward
     from gnnplace.graph.kernels import grouped as grouped
     from gnnplace.graph.kernels import least_first as least_first
-    from gnnplace.graph.kernels import mean_of_finite as mean_of_finite
-    from gnnplace.graph.kernels import sum_of_finite as sum_of_finite
+    from gnnplace.graph.kernels import sum_finite as sum_finite
     from gnnplace.graph.narrow import beside_consumers as beside_consumers
     from gnnplace.graph.narrow import bundled as bundled
     from gnnplace.graph.narrow import crossing_bytes as crossing_bytes

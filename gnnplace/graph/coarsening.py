@@ -124,7 +124,7 @@ def _sweep(groups: Contraction, target: int, cap: float, unit_cap: float) -> boo
 def _merge_best(groups: Contraction, group: int, cap: float, unit_cap: float) -> bool:
     """Merge a group into the neighbour where that delays others least."""
     options = []
-    for a, b in groups.edges_of(group):
+    for a, b in groups.iterate_group_edges(group):
         neighbour = a if b == group else b
         loss = groups.loss(a, b)
         if _worth(groups, group, neighbour, loss, cap):
@@ -226,7 +226,7 @@ class Contraction:
             return (one, other)
         return (other, one)
 
-    def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
+    def iterate_group_edges(self, group: int) -> Iterator[tuple[int, int]]:
         """Yield the edges to and from groups of the same phase, as (before, after)."""
         phase = self._phase[group]
         for neighbour in self._before[group]:
@@ -259,7 +259,7 @@ class Contraction:
         """
         return (
             self._phase[one] == self._phase[other]
-            and self._units.joined_cost(one, other) <= cap
+            and self._units.compute_joined_cost(one, other) <= cap
         )
 
     def merge(self, one: int, other: int) -> bool:
@@ -366,7 +366,7 @@ class _Units:
             name = self._same[name]
         return name
 
-    def joined_cost(self, one: int, other: int) -> float:
+    def compute_joined_cost(self, one: int, other: int) -> float:
         """Return the cost of the unit that joining two groups makes, or 0 if no two units meet."""
         x = self[one]
         y = self[other]

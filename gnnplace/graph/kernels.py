@@ -295,7 +295,7 @@ def longest_before(
 
 
 @kernel
-def mean_of_finite(rows: FloatArray) -> FloatArray:
+def average_finite(rows: FloatArray) -> FloatArray:
     """Return the mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
     result = zero_floats(len(rows))
     for i in range(len(rows)):
@@ -311,7 +311,7 @@ def mean_of_finite(rows: FloatArray) -> FloatArray:
 
 
 @kernel
-def sum_of_finite(rows: FloatArray) -> FloatArray:
+def sum_finite(rows: FloatArray) -> FloatArray:
     """Return the sum of the finite entries of each column. [n, D] to [D]"""
     total = zero_floats(rows.shape[1])
     for i in range(len(rows)):

@@ -16,11 +16,11 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.launch.exporting import export_plan
-    from gnnplace.launch.from_plan import launch_plan_of, stage_layers
+    from gnnplace.launch.from_plan import make_launch_plan, stage_layers
     from gnnplace.launch.importing import (
-        captured_spec,
         completed,
-        named_model,
+        find_model_name,
+        make_captured_spec,
         with_missing,
     )
     from gnnplace.launch.launch_plan import LaunchPlan
@@ -30,18 +30,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         launcher_of_file,
         read_launch_file,
     )
-    from gnnplace.launch.scripted import ScriptedSearch, scripted_plan
+    from gnnplace.launch.scripted import ScriptedSearch, make_scripted_plan
     from gnnplace.launch.searching import (
         LaunchAnswer,
         price_launch_plan,
-        priced_spec,
+        with_priced_schedule,
     )
     from gnnplace.launch.side_by_side import (
         launcher_plans,
+        make_file_setting,
         price_file,
         price_plan_in_words,
         price_words,
-        setting_of_file,
         start_command,
     )
     from gnnplace.launch.words import words_data, words_lines
@@ -53,26 +53,26 @@ __all__ = [
     "LaunchFile",
     "LaunchPlan",
     "ScriptedSearch",
-    "captured_spec",
     "completed",
     "convert_launch_file",
     "export_plan",
+    "find_model_name",
     "is_launch_file",
-    "launch_plan_of",
     "launcher_of_file",
     "launcher_plans",
-    "named_model",
+    "make_captured_spec",
+    "make_file_setting",
+    "make_launch_plan",
+    "make_scripted_plan",
     "price_file",
     "price_launch_plan",
     "price_plan_in_words",
     "price_words",
-    "priced_spec",
     "read_launch_file",
-    "scripted_plan",
-    "setting_of_file",
     "stage_layers",
     "start_command",
     "with_missing",
+    "with_priced_schedule",
     "words_data",
     "words_lines",
     "write_nearest",

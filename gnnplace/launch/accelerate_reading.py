@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnnplace.errors import FormatError, suggestion
-from gnnplace.files import yaml_of
+from gnnplace.files import parse_yaml
 from gnnplace.launch.deepspeed_reading import read_beside
 from gnnplace.launch.keys import Keys, put_values, shown, yaml_lines
 from gnnplace.launch.launch_plan import (
@@ -30,7 +30,7 @@ from gnnplace.launch.launch_plan import (
     check_plan_words,
     with_header,
 )
-from gnnplace.launch.offloading import deepspeed_offload, fsdp_offload
+from gnnplace.launch.offloading import find_deepspeed_offload, fsdp_offload
 
 TOP = (
     "compute_environment",
@@ -227,7 +227,7 @@ def read_accelerate(
         FormatError: If it is no such file, has a key that accelerate refuses, or contradicts
             itself.
     """
-    data = put_values(yaml_of(text, source), values or {}, source, TOP)
+    data = put_values(parse_yaml(text, source), values or {}, source, TOP)
     keys = Keys(data, source, yaml_lines(text))
     for key in keys.unknown("", TOP):
         raise FormatError(f"{source}: {key}: unknown key{suggestion(key, TOP)}")
@@ -426,7 +426,9 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
     if str(zero) not in ("0", "1", "2", "3"):
         raise keys.fault("deepspeed_config.zero_stage", "must be 0 to 3")
     names = ("offload_optimizer_device", "offload_param_device")
-    offload = deepspeed_offload(section.get(names[0]), section.get(names[1]), int(zero))
+    offload = find_deepspeed_offload(
+        section.get(names[0]), section.get(names[1]), int(zero)
+    )
     for name in names if offload is None else ():
         device = section.get(name)
         if device in (None, "none", False):

@@ -94,7 +94,7 @@ def read_adapters(
         return None
     if any(LAYER_NUMBERS.search(str(module)) for module in modules):
         reading.refuse_price(keys.targets, "some layers have adapters; priced as all")
-    named, unread = products_of(modules)
+    named, unread = find_products(modules)
     if not named:
         reading.refuse_price(keys.targets, f"{', '.join(unread)}: {UNREAD}")
         return None
@@ -106,7 +106,7 @@ def read_adapters(
     return lora_words(rank, named, bits=bits, expert_bits=expert_bits)
 
 
-def products_of(modules: Sequence[object]) -> tuple[set[str], list[str]]:
+def find_products(modules: Sequence[object]) -> tuple[set[str], list[str]]:
     """Return the products of a layer that modules are, and the names that are of none."""
     named: set[str] = set()
     unread: list[str] = []

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from gnnplace.costs import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.launch.from_plan import LAUNCHED
-from gnnplace.launch.importing import captured_spec
+from gnnplace.launch.importing import make_captured_spec
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.writing import Loss
 from gnnplace.plans import (
@@ -30,27 +30,27 @@ from gnnplace.plans import (
     Plan,
     PlanFile,
     Priced,
-    chain_of_file,
-    draft_of_plan,
-    draft_of_spec,
+    capture_file_chain,
+    draft_plan,
+    draft_spec,
     from_config,
     layer_bounds,
-    orders_in,
     pricer_of,
+    read_orders,
     realized,
     recomputing,
-    split_of_spec,
+    split_by_spec,
     with_splits,
 )
 from gnnplace.problem import Cluster, with_slack
-from gnnplace.tracing import workload_of
+from gnnplace.tracing import make_workload
 
 
-def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
+def find_captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
     """Return the sizes of a plan's model, or None, and the reason to give if there are none."""
     shape = file.inputs[0].shape if file.inputs else []
     try:
-        config = getattr(workload_of(model, fake=True).model, "config", None)
+        config = getattr(make_workload(model, fake=True).model, "config", None)
     except GnnplaceError as error:
         return None, f"sizes of the model: {error}"
     is_known = len(shape) == 2 and getattr(config, "model_type", None) in LAUNCHED
@@ -86,7 +86,9 @@ class Prices:
         devices = with_slack(
             resolve_cluster(cluster or file.cluster_file or file.cluster)
         )
-        return cls(model, devices, chain_of_file(file, model, devices, file.precision))
+        return cls(
+            model, devices, capture_file_chain(file, model, devices, file.precision)
+        )
 
     def losses(
         self,
@@ -108,8 +110,8 @@ class Prices:
             MismatchError: If the model is not the plan's.
             InputError: If what is left cannot be priced.
         """
-        first = draft_of_plan(self.chain, self.cluster, plan)
-        previous = _realized(self.chain, self.cluster, first, orders_in(plan))
+        first = draft_plan(self.chain, self.cluster, plan)
+        previous = _realized(self.chain, self.cluster, first, read_orders(plan))
         losses = []
         for line, draft in self._given_up(first, base, ordered):
             priced = _realized(self.chain, self.cluster, draft)
@@ -119,10 +121,12 @@ class Prices:
         for line, nearest in steps:
             if nearest.precision != chain.precision:
                 precision = nearest.precision or "32-true"
-                chain = chain_of_file(plan.file, self.model, self.cluster, precision)
-            words, _ = captured_spec(nearest)
+                chain = capture_file_chain(
+                    plan.file, self.model, self.cluster, precision
+                )
+            words, _ = make_captured_spec(nearest)
             priced = _realized(
-                chain, self.cluster, draft_of_spec(chain, self.cluster, words)
+                chain, self.cluster, draft_spec(chain, self.cluster, words)
             )
             losses.append(_loss(line, previous, priced))
             previous = priced
@@ -155,7 +159,7 @@ class Prices:
                     draft,
                 )
         if draft.stages[0].mesh.shards > 1:
-            split = split_of_spec(base.spec)
+            split = split_by_spec(base.spec)
             split_draft = with_splits(pricer, draft, split.choices)
             if self._placements(split_draft) != self._placements(draft):
                 reason = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gnnplace.errors import FormatError
-from gnnplace.files import json_of
+from gnnplace.files import parse_json
 from gnnplace.launch.keys import FileValue, Keys, put_values, yaml_lines
 from gnnplace.launch.launch_plan import (
     NONE,
@@ -27,7 +27,7 @@ from gnnplace.launch.launch_plan import (
     with_fields,
 )
 from gnnplace.launch.neighbours import read_neighbour
-from gnnplace.launch.offloading import deepspeed_offload
+from gnnplace.launch.offloading import find_deepspeed_offload
 
 HELD = "x-gnnplace"
 KEPT = ("pp", "chunks", "layers", "recompute", "schedule", "zero", "dp")
@@ -223,8 +223,8 @@ def read_deepspeed(
         FormatError: If it is no such file, or its batches contradict.
     """
     text, remaining = _with_placeholders(text, source, values or {})
-    data = put_values(json_of(text, source), remaining, source, TOP)
-    return plan_of_keys(Keys(data, source, yaml_lines(text)))
+    data = put_values(parse_json(text, source), remaining, source, TOP)
+    return parse_plan_keys(Keys(data, source, yaml_lines(text)))
 
 
 def _with_placeholders(
@@ -246,7 +246,7 @@ def _with_placeholders(
     return filled, {name: value for name, value in values.items() if name not in names}
 
 
-def plan_of_keys(keys: Keys) -> LaunchPlan:
+def parse_plan_keys(keys: Keys) -> LaunchPlan:
     """Return the plan of a configuration's keys.
 
     Raises:
@@ -387,7 +387,7 @@ def _offload(keys: Keys, zero: int) -> str | None:
         keys.get(f"zero_optimization.{name}")
         for name in ("cpu_offload", "cpu_offload_param")
     )
-    return deepspeed_offload(
+    return find_deepspeed_offload(
         optimizer or old_optimizer, parameters or old_parameters, zero
     )
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from gnnplace.costs import resolve_cluster
 from gnnplace.errors import GnnplaceError
-from gnnplace.launch.from_plan import launch_plan_of
+from gnnplace.launch.from_plan import make_launch_plan
 from gnnplace.launch.layer_details import layer_details
-from gnnplace.launch.registry import launcher_of
-from gnnplace.launch.searching import priced_spec
+from gnnplace.launch.registry import get_launcher
+from gnnplace.launch.searching import with_priced_schedule
 from gnnplace.launch.side_by_side import price_file
 from gnnplace.launch.writing import (
     SERVER_GPUS,
@@ -26,7 +26,7 @@ from gnnplace.launch.writing import (
     nearest_plan,
     write_launch_plan,
 )
-from gnnplace.plans import MeshFabric, Plan, devices_of_server, price
+from gnnplace.plans import MeshFabric, Plan, count_server_devices, price
 from gnnplace.problem import Cluster
 
 
@@ -50,7 +50,7 @@ def export_plan(
         InputError: If there is no such launcher.
         InfeasibleError: If it cannot say the plan at all.
     """
-    launcher_of(launcher)
+    get_launcher(launcher)
     plan = plan.for_launcher(launcher)
     if plan.file.words is not None:
         return _export_words(plan, launcher, model, cluster)
@@ -61,7 +61,7 @@ def _export_words(
     plan: Plan, launcher: str, model: str | None, cluster: str | Cluster | None
 ) -> LaunchFile:
     """Return a plan in words as the file of a launcher; arguments as of `export_plan`."""
-    target = launcher_of(launcher)
+    target = get_launcher(launcher)
     file = plan.file
     priced = price_file(file, cluster, model)
     base, steps = nearest_plan(priced.plan, target)
@@ -69,7 +69,7 @@ def _export_words(
     seconds = plan.step_time
     peak = max(entry.all for entry in file.memory.values())
     for line, nearest in steps:
-        answer = price(priced.setting, priced_spec(nearest, priced.setting))
+        answer = price(priced.setting, with_priced_schedule(nearest, priced.setting))
         if answer.step_time is None or answer.peak is None:
             losses.append(Loss(f"{line}; not priced: {answer.reason}"))
             continue
@@ -98,15 +98,15 @@ def _export_captured(
     plan: Plan, launcher: str, model: str | None, cluster: str | Cluster | None
 ) -> LaunchFile:
     """Return a captured model's plan as the file of a launcher; arguments as of `export_plan`."""
-    target = launcher_of(launcher)
+    target = get_launcher(launcher)
     file = plan.file
     sizes, lacks = None, ""
     # A plan that was searched for a launcher's script leaves the model's sizes to that script.
     if file.launcher != launcher:
-        from gnnplace.launch.captured_losses import captured_sizes
+        from gnnplace.launch.captured_losses import find_captured_sizes
 
-        sizes, lacks = captured_sizes(model or file.model, file)
-    base, given_up = launch_plan_of(plan, sizes)
+        sizes, lacks = find_captured_sizes(model or file.model, file)
+    base, given_up = make_launch_plan(plan, sizes)
     companion = target.beside(file)
     if companion is not None:  # the file beside it has the searched order
         given_up = [
@@ -119,7 +119,7 @@ def _export_captured(
     losses = [Loss(line) for line in given_up] + [Loss(line) for line, _ in steps]
     try:
         devices = resolve_cluster(cluster or file.cluster_file or file.cluster)
-        gpus = devices_of_server(MeshFabric(devices))
+        gpus = count_server_devices(MeshFabric(devices))
         if file.launcher == launcher and not given_up:
             seconds = plan.step_time
         else:

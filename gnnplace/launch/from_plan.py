@@ -27,7 +27,7 @@ LAUNCHED = (
 """Model types whose layers launchers have."""
 
 
-def launch_plan_of(
+def make_launch_plan(
     plan: Plan, sizes: DecoderSizes | None = None
 ) -> tuple[LaunchPlan, list[str]]:
     """Return the plan in launchers' terms, and a line for each thing that no launcher can express.

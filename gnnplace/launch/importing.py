@@ -1,4 +1,4 @@
-"""`captured_spec`: the plan in words that is priced for a launch plan; a line for each difference.
+"""`make_captured_spec`: the plan in words that a launch plan is priced as; lines for differences.
 
 The words of a launch file are those of `--given` (`plans.given`). If a word has no counterpart
 there, the nearest is priced and a line says so. A launch plan is refused if the step would differ
@@ -46,14 +46,14 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
     )
 
 
-def priced_optimizer(plan: LaunchPlan) -> str | None:
+def find_priced_optimizer(plan: LaunchPlan) -> str | None:
     """Return the optimizer that a plan is priced with; a line of `not_priced` says the rest."""
     if plan.optimizer in (None, *PRICED_OPTIMIZERS):
         return plan.optimizer
     return "adamw"
 
 
-def assumed_values(plan: LaunchPlan, precision: str) -> list[str]:
+def list_assumed_values(plan: LaunchPlan, precision: str) -> list[str]:
     """Return a line for each value that neither the file nor its launcher has."""
     lines = []
     if plan.precision is None:
@@ -127,7 +127,7 @@ def check_known(plan: LaunchPlan) -> None:
         )
 
 
-def named_model(plan: LaunchPlan) -> str | None:
+def find_model_name(plan: LaunchPlan) -> str | None:
     """Return the name of a model that has the sizes in a launch file, or None if there is none."""
     if plan.sizes is None:
         return None
@@ -168,7 +168,7 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
     return replace(plan, ep=ep, etp=None), [line]
 
 
-def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
+def make_captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
     """Return the words of a launch plan that are priced of a captured model, and other lines.
 
     There is a line for each thing that is not priced.

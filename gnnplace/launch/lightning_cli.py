@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gnnplace.launch.interpolation import MissingValue
 from gnnplace.launch.keys import FileValue
 from gnnplace.launch.launch_plan import FULL, NONE, LaunchPlan
-from gnnplace.launch.offloading import deepspeed_offload, fsdp_offload
+from gnnplace.launch.offloading import find_deepspeed_offload, fsdp_offload
 from gnnplace.launch.yaml_reading import YamlReading, training_optimizer
 
 PRECISIONS = {
@@ -154,7 +154,7 @@ def _strategy(reading: YamlReading) -> _Strategy:
         keys = ("offload_optimizer", "offload_parameters")
         optimizer, parameters = (arguments.get(key) is True for key in keys)
         optimizer |= "offload" in word
-        offload = deepspeed_offload(optimizer, parameters, zero)
+        offload = find_deepspeed_offload(optimizer, parameters, zero)
         for key, is_on in zip(keys, (optimizer, parameters), strict=True):
             if is_on and offload is None:
                 effect = "offloads to the CPU; priced on the GPU"

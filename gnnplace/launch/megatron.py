@@ -308,13 +308,13 @@ def stage_flags(plan: LaunchPlan) -> list[str]:
         return []
     layers = plan.layers
     if layers is not None and len(set(layers)) > 1:
-        return [f"--pipeline-model-parallel-layout '{layout_of(layers)}'"]
+        return [f"--pipeline-model-parallel-layout '{format_layout(layers)}'"]
     if plan.chunks > 1:
         return [f"--num-virtual-stages-per-pipeline-rank {plan.chunks}"]
     return []
 
 
-def layout_of(layers: Sequence[int]) -> str:
+def format_layout(layers: Sequence[int]) -> str:
     """Return Megatron's layout of stages with these numbers of layers: `Et*3|t*2|t*6L` is 3+2+6."""
     stage_texts = [
         "" if count == 0 else "t" if count == 1 else f"t*{count}" for count in layers

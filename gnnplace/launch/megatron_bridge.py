@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gnnplace.errors import FormatError
-from gnnplace.launch.adapter_keys import lora_words, products_of
+from gnnplace.launch.adapter_keys import find_products, lora_words
 from gnnplace.launch.launch_plan import (
     SELECTIVE,
     LaunchPlan,
@@ -36,8 +36,8 @@ from gnnplace.launch.megatron_plan import (
     is_counted,
     is_known,
     is_on,
-    number_of,
-    plan_of_flags,
+    parse_flag_number,
+    parse_plan_flags,
 )
 from gnnplace.launch.recipe_code import Made, RecipeReader, Symbol, parse_module
 
@@ -443,13 +443,15 @@ def read_bridge(
             "pipeline-model-parallel-size",
             "context-parallel-size",
         )
-        inside = math.prod(number_of(flags, name, source, 1) for name in degrees)
+        inside = math.prod(
+            parse_flag_number(flags, name, source, 1) for name in degrees
+        )
         flags["world-size"] = str(replicas * inside)
     settings.not_priced += _own_effects(flags, settings.lines)
     own_keys = {*OWN, *OWN_EFFECTS, *ENCODERS, *FUSIONS}
     unknown_keys = [name for name in flags if not (name in own_keys or is_known(name))]
     flags |= _flags_of_own_keys(flags)
-    plan = plan_of_flags(flags, source, settings.lines)
+    plan = parse_plan_flags(flags, source, settings.lines)
     notes = list(settings.notes)
     if unknown_keys:
         listed = ", ".join(name.replace("-", "_") for name in unknown_keys)
@@ -740,7 +742,7 @@ def _adapters(peft: object) -> tuple[str | None, list[NotPriced]]:
         isinstance(module, str) for module in modules
     )
     if isinstance(modules, list | tuple) and are_named:
-        products, unread = products_of(modules)
+        products, unread = find_products(modules)
     if not products or type(rank) is not int:
         effect = "the modules of its adapters are not known; priced as training of all parameters"
         return None, [NotPriced(key="peft", effect=effect)]

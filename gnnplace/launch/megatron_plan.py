@@ -274,7 +274,7 @@ def check_decoder(flags: Flags, source: str) -> None:
         raise fault(source, "decoder-seq-length", reason)
 
 
-def plan_of_flags(
+def parse_plan_flags(
     flags: Flags, source: str, lines: Mapping[str, int | None] | None = None
 ) -> LaunchPlan:
     """Return the plan of flags by name.
@@ -290,15 +290,15 @@ def plan_of_flags(
     flags, places = with_todays_names(flags, lines or {})
     check_decoder(flags, source)
     counts = {
-        word: number_of(flags, name, source)
+        word: parse_flag_number(flags, name, source)
         for name, word in NUMBERS.items()
         if name in flags
     }
     plan = LaunchPlan(**counts)  # type: ignore[arg-type]
     if plan.etp == plan.tp:
         plan = replace(plan, etp=None)
-    sizes = sizes_of_flags(flags, source)
-    chunks, layers = stages_of_flags(flags, plan.pp, sizes, source)
+    sizes = parse_flag_sizes(flags, source)
+    chunks, layers = parse_flag_stages(flags, plan.pp, sizes, source)
     zero = _zero(flags, source)
     half = next(
         (
@@ -339,13 +339,15 @@ def plan_of_flags(
     )
     # Replicas are what the processes leave; without them the cluster says.
     processes = [
-        number_of(flags, x, source) for x in ("nproc-per-node", "nnodes") if x in flags
+        parse_flag_number(flags, x, source)
+        for x in ("nproc-per-node", "nnodes")
+        if x in flags
     ]
     if len(processes) == 2:
         plan = plan.with_dp(processes[0] * processes[1], source)
     elif "world-size" in flags:
-        plan = plan.with_dp(number_of(flags, "world-size", source), source)
-    count = number_of(flags, "num-distributed-optimizer-instances", source, 1)
+        plan = plan.with_dp(parse_flag_number(flags, "world-size", source), source)
+    count = parse_flag_number(flags, "num-distributed-optimizer-instances", source, 1)
     if count > 1 and plan.dp and plan.zero and plan.dp % count == 0:
         return replace(plan, group=plan.dp // count)
     reason = (f"{count} instances of the optimizer: its ZeRO is priced as one",) * (
@@ -367,7 +369,7 @@ def _offloads(flags: Flags) -> bool:
 def _zero(flags: Flags, source: str) -> int:
     """Return the stage of ZeRO that flags mean."""
     if "deepspeed" in flags or "zero-stage" in flags:
-        stage = number_of(flags, "zero-stage", source, 0)
+        stage = parse_flag_number(flags, "zero-stage", source, 0)
         if stage > 3:
             raise fault(source, "zero-stage", f"{stage}: must be 0 to 3")
         return stage
@@ -424,7 +426,9 @@ def _not_priced(flags: Flags, places: Mapping[str, int | None]) -> Iterator[NotP
         yield NotPriced(key="--optimizer", effect=effect, line=places.get("optimizer"))
 
 
-def number_of(flags: Flags, name: str, source: str, default: int | None = None) -> int:
+def parse_flag_number(
+    flags: Flags, name: str, source: str, default: int | None = None
+) -> int:
     """Return a flag's whole number.
 
     Args:
@@ -453,36 +457,44 @@ def is_on(flags: Flags, name: str) -> bool:
     return flags.get(name, "false").lower() not in ("false", "0", "no", "off")
 
 
-def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
+def parse_flag_sizes(flags: Flags, source: str) -> DecoderSizes | None:
     """Return the sizes of the model, or None if the flags do not have all of them."""
     if any(name not in flags for name in SIZES):
         return None
-    layers, hidden, heads, length = (number_of(flags, name, source) for name in SIZES)
+    layers, hidden, heads, length = (
+        parse_flag_number(flags, name, source) for name in SIZES
+    )
     # In models of images and text the sequence is the encoder's.
-    length = number_of(flags, "decoder-seq-length", source, length)
+    length = parse_flag_number(flags, "decoder-seq-length", source, length)
     gated = is_on(flags, "swiglu") or flags.get("glu-activation") in ("swiglu", "geglu")
     if gated:
         width = int(4 * hidden * 2 / 3 / 64) * 64
     else:
         width = 4 * hidden
-    width = number_of(flags, "ffn-hidden-size", source, width)
+    width = parse_flag_number(flags, "ffn-hidden-size", source, width)
     latent = _latent(flags, source)
     experts = _experts(flags, layers, width, source)
     if experts is not None and (experts.dense < 0 or not gated):
         return None  # a note of the plan says so
-    groups = number_of(flags, "num-key-value-heads", source, heads)
+    groups = parse_flag_number(flags, "num-key-value-heads", source, heads)
     if is_on(flags, "group-query-attention"):
-        groups = number_of(flags, "num-query-groups", source, 1)
-    width_of_head = number_of(flags, "kv-channels", source, hidden // max(heads, 1))
+        groups = parse_flag_number(flags, "num-query-groups", source, 1)
+    width_of_head = parse_flag_number(
+        flags, "kv-channels", source, hidden // max(heads, 1)
+    )
     if latent is not None:
-        width_of_head = number_of(flags, "qk-head-dim", source, 128) + latent.rotary
-    vocabulary = number_of(
+        width_of_head = (
+            parse_flag_number(flags, "qk-head-dim", source, 128) + latent.rotary
+        )
+    vocabulary = parse_flag_number(
         flags,
         "padded-vocab-size",
         source,
-        number_of(flags, "vocab-size", source, 50257),
+        parse_flag_number(flags, "vocab-size", source, 50257),
     )
-    largest_position = number_of(flags, "max-position-embeddings", source, length)
+    largest_position = parse_flag_number(
+        flags, "max-position-embeddings", source, length
+    )
     return DecoderSizes(
         layers,
         hidden,
@@ -548,7 +560,7 @@ def _latent(flags: Flags, source: str) -> LatentAttention | None:
         "v-head-dim": 128,
     }
     return LatentAttention(
-        *(number_of(flags, name, source, n) for name, n in usual.items())
+        *(parse_flag_number(flags, name, source, n) for name, n in usual.items())
     )
 
 
@@ -564,7 +576,7 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
     counts = set(flags.get("num-experts", "0").split())
     if len(counts) > 1:  # layers with unlike numbers of experts, which no sizes say
         return ExpertLayers(count=1, active=1, width=width, dense=-1)
-    if number_of(flags, "num-experts", source, 0) < 2:
+    if parse_flag_number(flags, "num-experts", source, 0) < 2:
         return None
     freq = flags.get("moe-layer-freq", "1").strip("'\"")
     if re.fullmatch("[1-9][0-9]{0,4}", freq):
@@ -587,10 +599,10 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
     else:
         dense = layers
     return ExpertLayers(
-        number_of(flags, "num-experts", source),
-        number_of(flags, "moe-router-topk", source, 2),
-        number_of(flags, "moe-ffn-hidden-size", source, width),
-        number_of(flags, "moe-shared-expert-intermediate-size", source, 0),
+        parse_flag_number(flags, "num-experts", source),
+        parse_flag_number(flags, "moe-router-topk", source, 2),
+        parse_flag_number(flags, "moe-ffn-hidden-size", source, width),
+        parse_flag_number(flags, "moe-shared-expert-intermediate-size", source, 0),
         dense if all(has_experts[dense:]) else -1,
     )
 
@@ -615,7 +627,7 @@ def _pattern(node: ast.expr) -> list[int]:
     raise ValueError("no pattern of layers")
 
 
-def stages_of_flags(
+def parse_flag_stages(
     flags: Flags, pp: int, sizes: DecoderSizes | None, source: str
 ) -> tuple[int, tuple[int, ...] | None]:
     """Return the stages of every rank and their layers as Megatron-LM cuts them.
@@ -639,15 +651,15 @@ def stages_of_flags(
         )
     total = None if sizes is None else sizes.layers
     if used and used[0] == LAYOUT:
-        layers = layers_of_layout(flags[LAYOUT[0]], source)
+        layers = parse_layout(flags[LAYOUT[0]], source)
         if len(layers) % pp:
             raise fault(
                 source, LAYOUT[0], f"{len(layers)} stages are no multiple of {pp} ranks"
             )
         return len(layers) // pp, layers
-    chunks = number_of(flags, "num-virtual-stages-per-pipeline-rank", source, 1)
+    chunks = parse_flag_number(flags, "num-virtual-stages-per-pipeline-rank", source, 1)
     if EACH in flags and total is not None:
-        layers_each = number_of(flags, EACH, source)
+        layers_each = parse_flag_number(flags, EACH, source)
         if not layers_each or total % (pp * layers_each):
             reason = f"{total} layers are no multiple of {layers_each} on {pp} ranks"
             raise fault(source, EACH, reason)
@@ -739,7 +751,7 @@ def _first_and_last(
     """
     end_flags = {0: ENDS[0], pp - 1: ENDS[1]}
     given_layers = {
-        r: number_of(flags, name, source)
+        r: parse_flag_number(flags, name, source)
         for r, name in end_flags.items()
         if name in flags
     }
@@ -762,7 +774,7 @@ def _first_and_last(
     return tuple(ranks[k % pp] // chunks for k in range(pp * chunks))
 
 
-def layers_of_layout(layout: str, source: str) -> tuple[int, ...]:
+def parse_layout(layout: str, source: str) -> tuple[int, ...]:
     """Return the number of layers of every stage of Megatron's layout.
 
     Raises:
@@ -806,7 +818,7 @@ def _recompute(flags: Flags, source: str) -> str:
             source, "recompute-granularity", f"{granularity[:40]}: full or selective"
         )
     method = flags.get("recompute-method", "")
-    count = number_of(flags, "recompute-num-layers", source, 1)
+    count = parse_flag_number(flags, "recompute-num-layers", source, 1)
     if method not in ("uniform", "block"):
         raise fault(
             source, "recompute-method", f"{method[:40]!r}: must be uniform or block"

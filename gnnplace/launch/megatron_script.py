@@ -28,7 +28,7 @@ from gnnplace.launch.megatron_plan import (
     is_counted,
     is_known,
     is_on,
-    plan_of_flags,
+    parse_plan_flags,
 )
 from gnnplace.launch.neighbours import read_neighbour
 from gnnplace.launch.shell import (
@@ -36,9 +36,9 @@ from gnnplace.launch.shell import (
     ShellRun,
     Text,
     evaluate,
-    line_of,
+    find_line,
     literal,
-    names_in,
+    parse_names,
     plain,
     split_words,
 )
@@ -274,7 +274,7 @@ def _with_hint(
             variable that says the servers.
     """
     try:
-        return plan_of_flags(known, source, flags.lines)
+        return parse_plan_flags(known, source, flags.lines)
     except FormatError as error:
         raise _hinted(error, flags, run) from None
 
@@ -316,7 +316,7 @@ def _deepspeed_text(
     if run is not None and path in run.files:
         text = run.files[path]
         letters = plain(text)
-        return letters, path, () if letters is not None else names_in(text)
+        return letters, path, () if letters is not None else parse_names(text)
     if path.endswith(".json"):
         text_beside = read_neighbour(source, path)
     else:
@@ -369,7 +369,7 @@ def _training(run: ShellRun) -> Iterator[ShellCommand]:
         elif PurePosixPath(name).name not in PRINTERS and _has_sign(command.words):
             yield command
     if loose:
-        yield ShellCommand(words=tuple(loose), line=line_of(loose[0]) or 0)
+        yield ShellCommand(words=tuple(loose), line=find_line(loose[0]) or 0)
 
 
 def _has_sign(words: Sequence[Text]) -> bool:
@@ -488,10 +488,10 @@ def _add_launcher(flags: FlagSet, words: Sequence[Text]) -> None:
         if value is None and index + 1 < len(words):
             place = words[index + 1]
             value = letters[index + 1]
-        flags.lines[name] = line_of(words[index])
+        flags.lines[name] = find_line(words[index])
         if value is None:
             flags.values[name] = "?"
-            flags.missing[name] = names_in(place)
+            flags.missing[name] = parse_names(place)
         elif value.isdigit():
             flags.values[name] = value
     started = any(text and any(sign in text for sign in ONE_SERVER) for text in letters)
@@ -523,7 +523,7 @@ def _add_words(flags: FlagSet, words: Sequence[Text]) -> None:
         ):
             name = prefix[2:].partition("=")[0].replace("_", "-")
             _set_flag(flags, name, "?", word)
-            flags.missing[name] = names_in(word)
+            flags.missing[name] = parse_names(word)
             name = ""
         elif match is not None:
             if match[1] != "DDP_impl":
@@ -550,7 +550,7 @@ def _set_flag(flags: FlagSet, name: str, value: str, word: Text) -> None:
     flags.values.pop(name, None)
     flags.missing.pop(name, None)
     flags.values[name] = value
-    flags.lines[name] = line_of(word)
+    flags.lines[name] = find_line(word)
 
 
 def _add_unknown(flags: FlagSet, name: str, word: Text) -> str:
@@ -568,7 +568,7 @@ def _add_unknown(flags: FlagSet, name: str, word: Text) -> str:
             part.text if part.unknown is None else f"<{' '.join(part.unknown.names)}>"
             for part in word
         )
-        flags.missing[name] = names_in(word)
+        flags.missing[name] = parse_names(word)
         return ""
     if not unknown.options:
         named = ", ".join(

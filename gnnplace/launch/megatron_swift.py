@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gnnplace.launch.adapter_keys import lora_words, products_of
+from gnnplace.launch.adapter_keys import find_products, lora_words
 from gnnplace.launch.launch_plan import NotPriced
 from gnnplace.launch.megatron_plan import Flags
 
@@ -107,7 +107,7 @@ def adapters(flags: Flags) -> str | None:
     if not tuner.startswith("lora") or not rank.isdigit():
         return None
     modules = flags.get("target-modules", "all-linear").split()
-    products, _ = products_of(modules)
+    products, _ = find_products(modules)
     return lora_words(int(rank), products) if products else None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gnnplace.errors import InfeasibleError
-from gnnplace.files import yaml_of
+from gnnplace.files import parse_yaml
 from gnnplace.launch.keys import Keys, put_values, yaml_lines
 from gnnplace.launch.launch_plan import (
     FULL,
@@ -285,7 +285,7 @@ def read_nanotron(
     Raises:
         FormatError: If it is none, or its sizes contradict.
     """
-    data = put_values(yaml_of(text, source), values or {}, source)
+    data = put_values(parse_yaml(text, source), values or {}, source)
     keys = Keys(data, source, yaml_lines(text))
     unknown = keys.unknown("", TOP) + keys.unknown("parallelism", PARALLEL)
     if unknown:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gnnplace.launch.launch_plan import FULL, NONE, LaunchPlan
-from gnnplace.launch.offloading import deepspeed_offload
+from gnnplace.launch.offloading import find_deepspeed_offload
 from gnnplace.launch.yaml_reading import YamlReading
 from gnnplace.plans import DecoderSizes
 
@@ -89,7 +89,7 @@ def read_neox(
         else:
             recompute = f"uniform:{groups}"
     # Its engine is DeepSpeed's, and reads the same section.
-    offload = deepspeed_offload(
+    offload = find_deepspeed_offload(
         reading.get("zero_optimization.offload_optimizer")
         or reading.get("zero_optimization.cpu_offload"),
         reading.get("zero_optimization.offload_param"),

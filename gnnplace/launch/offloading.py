@@ -23,7 +23,9 @@ def fsdp_offload(zero: int) -> str | None:
     return None
 
 
-def deepspeed_offload(optimizer: object, parameters: object, zero: int) -> str | None:
+def find_deepspeed_offload(
+    optimizer: object, parameters: object, zero: int
+) -> str | None:
     """Return the word for the devices that DeepSpeed's sections name.
 
     Args:

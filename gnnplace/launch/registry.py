@@ -27,7 +27,7 @@ from gnnplace.launch import (
 )
 from gnnplace.launch.launch_plan import BYTES, LaunchPlan
 from gnnplace.launch.layer_details import LLAMA, TORCHTITAN_TYPES, YARN
-from gnnplace.launch.telling import launcher_told_by
+from gnnplace.launch.telling import find_told_launcher
 from gnnplace.plans import PlanFile
 
 
@@ -181,7 +181,7 @@ OF_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")
 """Launchers whose runs have the times of Megatron-DeepSpeed."""
 
 
-def launcher_of(name: str) -> Launcher:
+def get_launcher(name: str) -> Launcher:
     """Return the launcher of a name.
 
     Raises:
@@ -195,7 +195,7 @@ def launcher_of(name: str) -> Launcher:
     return LAUNCHERS[name]
 
 
-def reader_of(name: str) -> Reader:
+def get_reader(name: str) -> Reader:
     """Return the reader of a launcher's files.
 
     Raises:
@@ -209,14 +209,14 @@ def reader_of(name: str) -> Reader:
     return READERS[name]
 
 
-def framework_of(launcher: str, plan: LaunchPlan) -> str:
+def find_framework(launcher: str, plan: LaunchPlan) -> str:
     """Return the name of the framework whose times and bytes a run of a launch file has.
 
     Megatron-DeepSpeed's constants have ZeRO 0 and 1; its ZeRO 2 and 3 are priced as PyTorch's.
     """
     if plan.zero > 1 and launcher in OF_DEEPSPEED:
         return "pytorch"
-    return reader_of(launcher).framework
+    return get_reader(launcher).framework
 
 
 def read_launch_file(
@@ -236,7 +236,7 @@ def read_launch_file(
         InputError: If there is no such launcher.
     """
     name = launcher or launcher_of_file(path)
-    plan = reader_of(name).read(launch_text(path), str(path), values or {})
+    plan = get_reader(name).read(launch_text(path), str(path), values or {})
     return replace(plan, source=str(path))
 
 
@@ -246,7 +246,7 @@ def launcher_of_file(path: str | Path) -> str:
     Raises:
         FormatError: If it cannot be read, or is of a launcher that is not read.
     """
-    return launcher_told_by(launch_text(path), str(path))
+    return find_told_launcher(launch_text(path), str(path))
 
 
 def is_launch_file(path: str | Path) -> bool:
@@ -257,7 +257,7 @@ def is_launch_file(path: str | Path) -> bool:
     ):
         return True
     try:
-        launcher_told_by(launch_text(path), str(path))
+        find_told_launcher(launch_text(path), str(path))
     except FormatError as error:
         return "which is not read" in str(error)
     return True

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.launch.from_plan import launch_plan_of
+from gnnplace.launch.from_plan import make_launch_plan
 from gnnplace.launch.launch_plan import FULL, NONE
-from gnnplace.launch.registry import LAUNCHERS, SCRIPTS, launcher_of
+from gnnplace.launch.registry import LAUNCHERS, SCRIPTS, get_launcher
 from gnnplace.launch.writing import nearest_plan
 from gnnplace.plans import (
     OWN,
@@ -26,8 +26,8 @@ from gnnplace.plans import (
     Chain,
     Plan,
     PlanSpec,
-    divisors_of,
-    given_plan,
+    list_divisors,
+    price_given_plan,
 )
 from gnnplace.problem import Cluster
 
@@ -127,7 +127,7 @@ class ScriptedSearch:
         batch = self.chain.batch
         num_devices = self.cluster.num_devices
         for zero in ZERO_STAGES if num_devices > 1 else (0,):
-            for size in divisors_of(batch // num_devices):
+            for size in list_divisors(batch // num_devices):
                 yield PlanSpec(
                     dp=num_devices, zero=zero, microbatch_size=size, batch=batch
                 )
@@ -142,7 +142,7 @@ class ScriptedSearch:
             InputError: If the model's examples cannot be cut so.
         """
         for recompute in (NONE, FULL):
-            plan = given_plan(
+            plan = price_given_plan(
                 self.chain, self.cluster, replace(spec, recompute=recompute)
             )
             if plan.feasible:
@@ -150,7 +150,7 @@ class ScriptedSearch:
         return None
 
 
-def scripted_plan(plan: Plan, launcher: str) -> Plan:
+def make_scripted_plan(plan: Plan, launcher: str) -> Plan:
     """Return a priced plan of a captured model as the plan of a launcher of a training script.
 
     Args:
@@ -168,8 +168,8 @@ def scripted_plan(plan: Plan, launcher: str) -> Plan:
 
 def _unsupported(plan: Plan, launcher: str) -> str | None:
     """Return the first thing of a plan that a launcher cannot be told, or None."""
-    launch_plan, lost_lines = launch_plan_of(plan)
-    target = launcher_of(launcher)
+    launch_plan, lost_lines = make_launch_plan(plan)
+    target = get_launcher(launcher)
     try:
         target.check_degrees(launch_plan)
     except InfeasibleError as error:

@@ -14,11 +14,11 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from gnnplace.costs import DEFAULT_FRAMEWORK, NOTHING, TRAITS, resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.importing import (
-    assumed_values,
     check_expert_groups,
     check_known,
     completed,
-    priced_optimizer,
+    find_priced_optimizer,
+    list_assumed_values,
 )
 from gnnplace.launch.launch_plan import HIDDEN_EXCHANGES, LaunchPlan
 from gnnplace.launch.layer_details import LayerDetails
@@ -27,8 +27,8 @@ from gnnplace.launch.registry import (
     OF_DEEPSPEED,
     OF_MEGATRON,
     Launcher,
-    framework_of,
-    launcher_of,
+    find_framework,
+    get_launcher,
 )
 from gnnplace.launch.writing import SERVER_GPUS, nearest_plan
 from gnnplace.plans import (
@@ -41,17 +41,17 @@ from gnnplace.plans import (
     PricingSetting,
     SpecSpace,
     check_framework,
-    decoder_of,
+    find_decoder,
     groups_of,
     layers_of,
+    list_zero_stages,
+    make_pricing_setting,
     only_modes,
     price,
     search_specs,
-    setting_of,
     with_adapters,
-    zero_stages_of,
 )
-from gnnplace.problem import Cluster, counts_of_devices
+from gnnplace.problem import Cluster, list_device_counts
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ OFFLOADS = (OPTIMIZER, EVERYTHING)
 NEAREST_SCHEDULE = {"zero-bubble": "1f1b", "v": "interleaved:2"}
 
 
-def priced_spec(plan: LaunchPlan, setting: PricingSetting) -> PlanSpec:
+def with_priced_schedule(plan: LaunchPlan, setting: PricingSetting) -> PlanSpec:
     """Return the plan with its schedule, or the nearest that the framework's prices know."""
     schedule = plan.full_schedule
     if plan.schedule not in setting.framework.traits.schedules:
@@ -127,21 +127,21 @@ def price_launch_plan(
     decoder = _decoder(model, plan, devices.num_devices)
     # A file that leaves the sizes to a checkpoint still says on how many shards experts are.
     plan = replace(plan, sizes=plan.sizes or decoder)
-    setting = setting_of(
+    setting = make_pricing_setting(
         decoder,
         devices,
-        framework_name=framework or framework_of(launcher, plan),
+        framework_name=framework or find_framework(launcher, plan),
         environment_name=environment,
         precision=None if plan.precision == "32-true" else plan.precision,
-        optimizer=priced_optimizer(plan),
+        optimizer=find_priced_optimizer(plan),
         memory_limit=memory_limit,
     )
     check_expert_groups(plan)
     notes = list(plan.remarks)
-    notes += assumed_values(plan, setting.framework.precision)
+    notes += list_assumed_values(plan, setting.framework.precision)
     if plan.precision == "32-true":
         notes.append(f"precision 32-true: priced as {setting.framework.precision}")
-    spec = priced_spec(plan, setting)
+    spec = with_priced_schedule(plan, setting)
     if spec.schedule != plan.full_schedule:
         notes.append(f"schedule {plan.schedule}: priced as {spec.schedule}")
     answer = price(setting, spec)
@@ -213,7 +213,7 @@ class LauncherSearch:
             self._check_model(launcher)
         num_devices = self.used_devices
         rates = list[float]()
-        for count in counts_of_devices(num_devices) if self.fewest else [num_devices]:
+        for count in list_device_counts(num_devices) if self.fewest else [num_devices]:
             fastest = self._fastest(launcher, count, num_best, self.modes.offload)
             if fastest is None:
                 continue
@@ -309,7 +309,7 @@ class LauncherSearch:
             best=(priced,),
         )
 
-    def priced_again(self, launcher: str, answer: LaunchAnswer) -> LaunchAnswer:
+    def price_again(self, launcher: str, answer: LaunchAnswer) -> LaunchAnswer:
         """Return the plan that another search found, priced with the memory of this one.
 
         Args:
@@ -330,7 +330,7 @@ class LauncherSearch:
     def _refusal(self, launcher: str) -> InfeasibleError:
         """Return why a launcher can run no plan on all devices."""
         setting = self._setting(launcher, self._frameworks(launcher)[0])
-        zero = max(zero_stages_of(setting, self.modes), default=0)
+        zero = max(list_zero_stages(setting, self.modes), default=0)
         try:
             check_framework(setting, self.modes.with_words(zero=zero))
         except InputError as error:
@@ -343,7 +343,7 @@ class LauncherSearch:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
         message = "none of the plans that fit can be said"
         if launcher != OWN:
-            target = launcher_of(launcher)
+            target = get_launcher(launcher)
             plan = self._launch_plan(setting, free.spec)
             steps = nearest_plan(plan, target)[1]
             # No other plan mends a precision that the launcher lacks.
@@ -428,7 +428,7 @@ class LauncherSearch:
             return (self.framework,)
         if launcher == OWN:
             return (DEFAULT_FRAMEWORK,)
-        usual = launcher_of(launcher).framework
+        usual = get_launcher(launcher).framework
         if launcher in OF_DEEPSPEED:
             return (usual, DEFAULT_FRAMEWORK)
         return (usual,)
@@ -442,14 +442,15 @@ class LauncherSearch:
             return lambda spec: (
                 spec.zero_group is None and only_modes(spec) == PlanSpec()
             )
-        target = launcher_of(launcher)
+        target = get_launcher(launcher)
         has_framework = self.framework is not None
         network = setting.framework.network.per_server
 
         def accepts(spec: PlanSpec) -> bool:
             plan = self._launch_plan(setting, spec)
             is_priced = (
-                has_framework or framework_of(launcher, plan) == setting.framework.name
+                has_framework
+                or find_framework(launcher, plan) == setting.framework.name
             )
             return is_priced and can_say(target, plan, network)
 
@@ -461,7 +462,7 @@ class LauncherSearch:
         """Return a predicate for plans whose kinds of parallelism a launcher has."""
         if launcher == OWN:
             return lambda spec: True
-        target = launcher_of(launcher)
+        target = get_launcher(launcher)
         sizes = setting.decoder
 
         def has_degrees(spec: PlanSpec) -> bool:
@@ -482,7 +483,7 @@ class LauncherSearch:
         Raises:
             InfeasibleError: If it cannot say the model's sizes.
         """
-        target = launcher_of(launcher)
+        target = get_launcher(launcher)
         setting = self._setting(launcher, self._frameworks(launcher)[0])
         spec = PlanSpec(
             dp=self.decoder.batch, microbatch_size=1, batch=self.decoder.batch
@@ -494,7 +495,7 @@ class LauncherSearch:
 
     def _launch_plan(self, setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         """Return a plan in words as a launch file says it of this model."""
-        return replace(launch_plan_of(setting, spec), details=self.details)
+        return replace(make_launch_plan(setting, spec), details=self.details)
 
     def _setting(self, launcher: str, framework: str) -> PricingSetting:
         """Return the sizes, devices and framework that a launcher's plans are priced for."""
@@ -504,7 +505,7 @@ class LauncherSearch:
             precision = TRAITS["megatron-deepspeed"].precision
         key = framework, precision
         if key not in self._settings:
-            self._settings[key] = setting_of(
+            self._settings[key] = make_pricing_setting(
                 self.decoder,
                 self.cluster,
                 framework_name=framework,
@@ -545,7 +546,7 @@ class LauncherSearch:
         return self._spaces[key]
 
 
-def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
+def make_launch_plan(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
     """Return a plan in words as a launch file says it."""
     framework = setting.framework
     samples = spec.sample_length or setting.decoder.sample_length
@@ -629,7 +630,7 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
             length = plan.sizes.length
         if length is not None and "length=" not in model:
             name += f"{'&' if '?' in model else '?'}length={length}"
-        decoder = decoder_of(name, num_devices=num_devices)
+        decoder = find_decoder(name, num_devices=num_devices)
     else:
         decoder = plan.sizes
     if decoder is None:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from gnnplace.costs import DEFAULT_FRAMEWORK, resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, MismatchError
 from gnnplace.launch.layer_details import layer_details
-from gnnplace.launch.registry import LAUNCHERS, launcher_of
-from gnnplace.launch.searching import LaunchAnswer, LauncherSearch, launch_plan_of
+from gnnplace.launch.registry import LAUNCHERS, get_launcher
+from gnnplace.launch.searching import LaunchAnswer, LauncherSearch, make_launch_plan
 from gnnplace.launch.trades import (
     FINE_STEP,
     device_frontier,
@@ -36,14 +36,14 @@ from gnnplace.plans import (
     Progress,
     SearchOptions,
     TradeEntry,
-    chain_on,
-    decoder_of,
-    memory_limit_of,
+    build_named_chain,
+    find_decoder,
+    find_memory_limit,
+    make_pricing_setting,
     parse_spec,
     plan_of,
     price,
-    priced_spec,
-    setting_of,
+    price_spec,
     with_adapters,
 )
 from gnnplace.problem import Cluster, with_slack
@@ -81,7 +81,7 @@ def launcher_plans(
     # What a launcher cannot train is a reason beside the others' plans.
     plans: dict[str, list[Plan]] = {}
     entries: dict[str, AlternativeEntry] = {}
-    names = launchers_for(options)
+    names = list_launchers(options)
     for name in names:
         try:
             answer = _find(search, name, options)
@@ -145,8 +145,8 @@ def price_words(
     search = _search_of(named, cluster, options, precision)
     answer = search.price_given(options.launcher, spec)
     setting = answer.setting
-    chain = chain_on(named.row, setting)
-    plan = plan_of(chain, cluster, priced_spec(setting, spec))
+    chain = build_named_chain(named.row, setting)
+    plan = plan_of(chain, cluster, price_spec(setting, spec))
     words = {
         "words": str(spec),
         "launcher": options.launcher,
@@ -173,7 +173,7 @@ def _search_of(
         optimizer=job.optimizer,
         framework=options.framework,
         environment=options.environment,
-        memory_limit=memory_limit_of(cluster),
+        memory_limit=find_memory_limit(cluster),
         fewest=options.goal == FEWEST,
         rate=options.rate,
         modes=options.modes or PlanSpec(),
@@ -244,10 +244,10 @@ def _slower_than_free(
 
 def start_command(launcher: str, path: str) -> str:
     """Return the command that starts a run by a launcher's file."""
-    return launcher_of(launcher).command.replace("FILE", path)
+    return get_launcher(launcher).command.replace("FILE", path)
 
 
-def launchers_for(options: SearchOptions) -> tuple[str, ...]:
+def list_launchers(options: SearchOptions) -> tuple[str, ...]:
     """Return the launchers whose plans are searched, the package's own runner among them.
 
     Raises:
@@ -255,7 +255,7 @@ def launchers_for(options: SearchOptions) -> tuple[str, ...]:
     """
     if options.launcher is not None:
         if options.launcher != OWN:
-            launcher_of(options.launcher)
+            get_launcher(options.launcher)
         return (options.launcher,)
     names = (*LAUNCHERS, OWN)
     if options.framework is None:
@@ -278,7 +278,7 @@ def _plans_of(
     """
     setting = answer.setting
     bound = answer.answer.lower_bound
-    chain = chain_on(named.row, setting)
+    chain = build_named_chain(named.row, setting)
     step = answer.best[0].seconds
     if launcher == OWN:
         who = "gnnplace runs"
@@ -295,7 +295,7 @@ def _plans_of(
         claim = f"none of the plans that {who} has {FINE_STEP:.0%} less on its fullest device"
     plans: list[Plan] = []
     for spec_answer in answer.best:
-        plan = plan_of(chain, setting.cluster, priced_spec(setting, spec_answer.spec))
+        plan = plan_of(chain, setting.cluster, price_spec(setting, spec_answer.spec))
         words = {
             "words": str(spec_answer.spec),
             "launcher": launcher,
@@ -320,17 +320,17 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
     sizes = named.sizes
     assert sizes is not None
     assert file.words is not None
-    setting = setting_of_file(file, sizes, cluster)
-    chain = chain_on(named.row, setting)
+    setting = make_file_setting(file, sizes, cluster)
+    chain = build_named_chain(named.row, setting)
     if chain.fingerprint != file.fingerprint:
         raise MismatchError(f"{file.model}: the plan is of a model with other sizes")
-    priced = plan_of(chain, cluster, priced_spec(setting, parse_spec(file.words)))
+    priced = plan_of(chain, cluster, price_spec(setting, parse_spec(file.words)))
     copied = ("words", "launcher", "environment", "gradients", "lower_bound", "claim")
     words = {name: getattr(file, name) for name in copied}
     return replace(priced, file=priced.file.model_copy(update=words))
 
 
-def setting_of_file(
+def make_file_setting(
     file: PlanFile, sizes: DecoderSizes, cluster: Cluster
 ) -> PricingSetting:
     """Return the sizes, devices and framework that a plan in words of a file is priced for.
@@ -344,14 +344,14 @@ def setting_of_file(
         length = file.tokens // file.batch
     else:
         length = sizes.length
-    return setting_of(
+    return make_pricing_setting(
         with_adapters(replace(sizes, batch=file.batch, length=length), file.lora),
         cluster,
         framework_name=file.framework,
         environment_name=file.environment,
         precision=file.precision,
         optimizer=file.optimizer,
-        memory_limit=memory_limit_of(cluster),
+        memory_limit=find_memory_limit(cluster),
     )
 
 
@@ -370,11 +370,11 @@ def price_file(
     """
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     name = model or file.model
-    sizes = decoder_of(name, num_devices=devices.num_devices)
+    sizes = find_decoder(name, num_devices=devices.num_devices)
     if sizes is None or file.words is None:
         raise InputError(
             f"{name}: is no decoder of text whose sizes are known; give --model"
         )
-    setting = setting_of_file(file, sizes, devices)
+    setting = make_file_setting(file, sizes, devices)
     spec = parse_spec(file.words)
-    return LaunchAnswer(launch_plan_of(setting, spec), price(setting, spec), setting)
+    return LaunchAnswer(make_launch_plan(setting, spec), price(setting, spec), setting)

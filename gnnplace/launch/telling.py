@@ -62,7 +62,7 @@ UNREAD = {  # launchers whose files are known, and not read
 }
 
 
-def launcher_told_by(text: str, source: str) -> str:
+def find_told_launcher(text: str, source: str) -> str:
     """Return the launcher that a file is for.
 
     Args:

@@ -544,12 +544,12 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
                 plan.schedule, LISTED
             ),
             "parallelism.num_pp_microbatches": plan.microbatches,
-            "parallelism.module_fqns_per_model_part": modules_of(layers),
+            "parallelism.module_fqns_per_model_part": name_stage_modules(layers),
         }
     return settings
 
 
-def modules_of(layers: Sequence[int]) -> list[list[str]]:
+def name_stage_modules(layers: Sequence[int]) -> list[list[str]]:
     """Return the names of the modules of every stage, given each stage's number of layers.
 
     The first stage has the embedding too, and the last has the norm and the head.

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.launch.searching import LaunchAnswer, LauncherSearch
-from gnnplace.problem import counts_of_devices
+from gnnplace.problem import list_device_counts
 
 STEP = 0.1
 """By how much less each plan of a frontier of memory may use."""
@@ -66,7 +66,7 @@ def least_memory(search: LauncherSearch, launcher: str) -> LaunchAnswer:
             answer = with_memory_below(search, answer, factor).find(launcher)
         except InfeasibleError:
             factor = (1 + factor) / 2
-    return search.priced_again(launcher, answer)
+    return search.price_again(launcher, answer)
 
 
 def device_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAnswer]:
@@ -79,7 +79,7 @@ def device_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAns
         launcher: The launcher's name.
     """
     rate = 0.0
-    for count in counts_of_devices(search.cluster.num_devices):
+    for count in list_device_counts(search.cluster.num_devices):
         try:
             answer = replace(search, num_devices=count).find(launcher)
         except InfeasibleError:

@@ -16,8 +16,8 @@ from gnnplace.costs import TRAITS
 from gnnplace.errors import InputError
 from gnnplace.launch.importing import completed
 from gnnplace.launch.launch_plan import LaunchPlan
-from gnnplace.launch.registry import Launcher, framework_of, launcher_of
-from gnnplace.plans import DecoderSizes, decoder_of, format_layers
+from gnnplace.launch.registry import Launcher, find_framework, get_launcher
+from gnnplace.plans import DecoderSizes, find_decoder, format_layers
 
 SERVER_GPUS = 8
 SCRIPT_SAYS = "is the script's to say; the file holds it unread"
@@ -150,7 +150,7 @@ def write_launch_plan(
     Raises:
         InfeasibleError: If the launcher cannot say the plan.
     """
-    target = launcher_of(launcher)
+    target = get_launcher(launcher)
     usual = LaunchPlan()
     script_words = [
         x for x in target.script_fields if getattr(plan, x) != getattr(usual, x)
@@ -184,7 +184,7 @@ def write_nearest(
     Raises:
         InfeasibleError: If the launcher cannot say the plan.
     """
-    base, steps = nearest_plan(plan, launcher_of(launcher))
+    base, steps = nearest_plan(plan, get_launcher(launcher))
     return write_launch_plan(steps[-1][1] if steps else base, launcher, lines, gpus)[0]
 
 
@@ -276,7 +276,7 @@ def convert_launch_file(
         InputError: If the file leaves open what the other one needs, or there is no such launcher.
         InfeasibleError: If the launcher cannot say the plan at all.
     """
-    target = launcher_of(launcher)
+    target = get_launcher(launcher)
     if plan.dp is None and gpus is None:
         raise InputError(
             f"{plan.source}: does not say the number of devices; give --gpus N"
@@ -289,7 +289,7 @@ def convert_launch_file(
     if plan.precision is None:
         raise InputError(f"{plan.source}: does not say the precision; give --precision")
     # What the first file leaves to its framework is that framework's, whatever the second assumes.
-    framework = framework_of(source_launcher, plan)
+    framework = find_framework(source_launcher, plan)
     plan = canonical(plan, framework)
     if plan.cuda_graphs is None and TRAITS[framework].cuda_graphs[0] == "off":
         plan = replace(plan, cuda_graphs="off")
@@ -323,7 +323,7 @@ def _sizes_of_model(model: str) -> DecoderSizes:
     Raises:
         InputError: If it is no decoder whose sizes are known.
     """
-    sizes = decoder_of(model)
+    sizes = find_decoder(model)
     if sizes is None:
         raise InputError(
             f"--model {model}: is no decoder of text whose sizes are known"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gnnplace.errors import FormatError
-from gnnplace.files import yaml_of
+from gnnplace.files import parse_yaml
 from gnnplace.launch.deepspeed_reading import read_beside
 from gnnplace.launch.interpolation import MissingValue, resolve
 from gnnplace.launch.keys import FileValue, Keys, put_values, yaml_lines
@@ -57,7 +57,7 @@ class YamlReading:
             FormatError: If it is no YAML of keys and values, or a value is for no key of it.
         """
         # A tab between the braces of JSON is a blank.
-        data = yaml_of(text.replace("\t", " "), source)
+        data = parse_yaml(text.replace("\t", " "), source)
         environment = {
             name: value for name, value in values.items() if f"{name}" in text
         }

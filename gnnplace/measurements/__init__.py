@@ -9,10 +9,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.measurements.calibration import Calibration as Calibration
     from gnnplace.measurements.calibration import Forward as Forward
     from gnnplace.measurements.calibration import calibrate as calibrate
-    from gnnplace.measurements.calibration import calibrated as calibrated
     from gnnplace.measurements.calibration import (
-        calibrated_cluster as calibrated_cluster,
+        calibrate_cluster as calibrate_cluster,
     )
+    from gnnplace.measurements.calibration import calibrated as calibrated
     from gnnplace.measurements.calibration import cross_validated as cross_validated
     from gnnplace.measurements.calibration import fit as fit
     from gnnplace.measurements.calibration import mean_overlap as mean_overlap
@@ -46,11 +46,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.measurements.samples import agreement as agreement
     from gnnplace.measurements.samples import ceiling as ceiling
     from gnnplace.measurements.samples import clocked as clocked
-    from gnnplace.measurements.samples import fastest_of as fastest_of
+    from gnnplace.measurements.samples import find_fastest as find_fastest
     from gnnplace.measurements.samples import halves as halves
+    from gnnplace.measurements.samples import read_samples as read_samples
     from gnnplace.measurements.samples import settled as settled
     from gnnplace.measurements.samples import shortest as shortest
-    from gnnplace.measurements.samples import stored_samples as stored_samples
     from gnnplace.measurements.store import MeasurementStore as MeasurementStore
     from gnnplace.measurements.store import Selection as Selection
     from gnnplace.measurements.store import open_store as open_store

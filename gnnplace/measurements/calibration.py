@@ -32,7 +32,7 @@ from gnnplace.measurements.samples import (
     CLOCKS,
     Sample,
     least_disturbed,
-    stored_samples,
+    read_samples,
     thinned,
 )
 from gnnplace.problem import Cluster, Placement, Problem, machine
@@ -140,7 +140,7 @@ class Forward:
         self._simulator = Simulator(problem)
         self._plain = self._simulator.compiled
         self._device = placement.device
-        self._order = self._simulator.order_of(placement)
+        self._order = self._simulator.find_order(placement)
         self.simulation = self._simulator.run(self._device, self._order)
         self.overlap = overlap(self.simulation, problem.num_devices)
 
@@ -313,11 +313,11 @@ def calibrated(
         for kind, seconds in problem.time.items()
     }
     return replace(
-        problem, time=time, cluster=calibrated_cluster(problem.cluster, calibration)
+        problem, time=time, cluster=calibrate_cluster(problem.cluster, calibration)
     )
 
 
-def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
+def calibrate_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
     """Return the cluster with the links' corrected costs of a message."""
     links = tuple(
         link.model_copy(
@@ -389,7 +389,7 @@ def calibrate(
         clock_name = None
     else:
         clock_name = clock
-    stored = stored_samples(store, selection or Selection(), clock_name, machine())
+    stored = read_samples(store, selection or Selection(), clock_name, machine())
     if not stored:
         raise InputError(
             f"measurements calibrate: store {store.url!r} has no such runs of this machine; "

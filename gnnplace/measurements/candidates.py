@@ -21,7 +21,7 @@ from gnnplace.arrays import IntArray
 from gnnplace.errors import GnnplaceError
 from gnnplace.graph import breadth_first, random_order, topological
 from gnnplace.problem import Placement, Problem
-from gnnplace.simulation import Simulator, finished_placement
+from gnnplace.simulation import Simulator, finish_placement
 
 Place = Callable[[str], Placement]
 WALK = 400
@@ -145,13 +145,13 @@ def _add(
     if placement is None:
         return
     key = placement.key
-    order = simulator.order_of(placement)
+    order = simulator.find_order(placement)
     if key not in distinct and simulator.run(placement.device, order).feasible:
         distinct[key] = candidate
 
 
 def _seconds(simulator: Simulator, placement: Placement) -> float:
-    return simulator.step_time(placement.device, simulator.order_of(placement))
+    return simulator.step_time(placement.device, simulator.find_order(placement))
 
 
 def _variations(
@@ -186,7 +186,7 @@ def _variations(
             order = simulator.complete(device)
             label = f"{name} {round_ + 1}"
             yield Candidate(
-                label, finished_placement(problem, device, order, placer=label)
+                label, finish_placement(problem, device, order, placer=label)
             )
         round_ += 1
 
@@ -201,7 +201,7 @@ def _reordered(problem: Problem, best: Placement) -> Iterator[Candidate]:
     }
     for name, order in orders.items():
         label = f"best, {name}"
-        placement = finished_placement(problem, best.device, order, placer=label)
+        placement = finish_placement(problem, best.device, order, placer=label)
         yield Candidate(label, placement)
 
 

@@ -47,7 +47,7 @@ class Sample:
     run: str | None = None
 
 
-def stored_samples(
+def read_samples(
     store: MeasurementStore,
     selection: Selection,
     clock: str | None = None,
@@ -66,7 +66,7 @@ def stored_samples(
     problems: dict[str, Problem] = {}
     samples = []
     for run in store.runs(selection):
-        seconds = fastest_of(run, clock)
+        seconds = find_fastest(run, clock)
         if run.outcome.status != OK or run.outcome.verified is False or not seconds:
             continue
         if machine is not None and run.machine != machine:
@@ -101,7 +101,7 @@ def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]
     return [samples[i] for i in sorted(drawn.tolist())]
 
 
-def fastest_of(run: StoredRun, clock: str | None) -> float | None:
+def find_fastest(run: StoredRun, clock: str | None) -> float | None:
     """Return the seconds of a run's shortest step, or None without a step."""
     return {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}[
         clock

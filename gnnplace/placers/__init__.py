@@ -46,10 +46,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers.min_cut import MinCut as MinCut
     from gnnplace.placers.narrow import Expansion as Expansion
     from gnnplace.placers.narrow import NarrowSearch as NarrowSearch
-    from gnnplace.placers.narrow import ranked_starts as ranked_starts
+    from gnnplace.placers.narrow import rank_starts as rank_starts
     from gnnplace.placers.plugins import installed as installed
-    from gnnplace.placers.plugins import installed_class as installed_class
-    from gnnplace.placers.plugins import named_class as named_class
+    from gnnplace.placers.plugins import load_installed_class as load_installed_class
+    from gnnplace.placers.plugins import load_named_class as load_named_class
     from gnnplace.placers.registry import PLACERS as PLACERS
     from gnnplace.placers.rows import Option as Option
     from gnnplace.placers.rows import PlacerRow as PlacerRow

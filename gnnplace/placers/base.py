@@ -18,7 +18,7 @@ from gnnplace.problem import Placement, Problem, faults
 from gnnplace.simulation import (
     LowerBounds,
     Simulation,
-    finished_placement,
+    finish_placement,
     lower_bounds,
     quick_bounds,
 )
@@ -207,7 +207,7 @@ class Placer(ABC):
         )
         bound = min(max(bounds.best, found.bound), simulation.step_time)
         seconds = now() - begin
-        placement = finished_placement(
+        placement = finish_placement(
             space.problem,
             found.device,
             found.order,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.constructions import annealed_construction, best_construction
+from gnnplace.placers.constructions import anneal_construction, best_construction
 from gnnplace.placers.search.annealing import Annealer, anneal
 from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.placers.search.repair import repair
@@ -61,7 +61,7 @@ def _once(
     space: SearchSpace, coarse: CoarseProblem, fine: Found, rng: np.random.Generator
 ) -> Found:
     """Return the placement for budget 0: one annealing of the groups, then one of the ops."""
-    on_groups = annealed_construction(SearchSpace(coarse.problem), rng)
+    on_groups = anneal_construction(SearchSpace(coarse.problem), rng)
     start = projected(space, coarse, on_groups, NO_BUDGET)
     note = f"{coarse.problem.num_ops} groups: {on_groups.note}"
     if space.score(fine.device, fine.order) < space.score(start.device, start.order):

@@ -95,7 +95,7 @@ def best_construction(
     )
 
 
-def annealed_construction(
+def anneal_construction(
     space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
 ) -> Found:
     """Return the best construction, annealed in the time that is left."""
@@ -255,4 +255,4 @@ class Annealing(Placer):
     def search(
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
     ) -> Found:
-        return annealed_construction(space, rng, deadline)
+        return anneal_construction(space, rng, deadline)

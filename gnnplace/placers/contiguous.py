@@ -16,10 +16,10 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import (
-    chunk_of_unit,
+    cut_even_stages,
     device_counts,
     device_ranking,
-    even_cuts,
+    find_unit_chunks,
     max_tries,
     most_constructed,
     move_cut,
@@ -54,7 +54,7 @@ class Contiguous(Placer):
             if starts and expired(deadline):
                 break
             devices = np.sort(ranking[:k])
-            cuts = even_cuts(space, speeds[devices])
+            cuts = cut_even_stages(space, speeds[devices])
             score, device, order = evaluate_cuts(space, devices, cuts)
             starts.append((score, k, devices, cuts, device, order))
         starts.sort(key=lambda entry: entry[:2])
@@ -77,7 +77,7 @@ def evaluate_cuts(
     space: SearchSpace, devices: IntArray, cuts: IntArray, cutoff: float = np.inf
 ) -> tuple[float, IntArray, IntArray]:
     """Score, device of each op and order, of chunks on ``devices``; inf above ``cutoff``."""
-    unit_device = space.allow(devices[chunk_of_unit(space, cuts) % len(devices)])
+    unit_device = space.allow(devices[find_unit_chunks(space, cuts) % len(devices)])
     device = space.spread(unit_device)
     score, order = space.sequence(device, cutoff=cutoff)
     return score, device, order

@@ -84,7 +84,7 @@ def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
     not so.
     """
     problem = space.problem
-    modules = module_of_ops(problem)
+    modules = find_op_modules(problem)
     kinds = defaultdict[str, Counter[str]](Counter)
     for module, name, members in zip(
         modules, problem.graph.names, problem.members, strict=True
@@ -105,7 +105,7 @@ def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
     return devices[[depth[label] % len(devices) for label in labels]].astype(np.int32)
 
 
-def module_of_ops(problem: Problem) -> list[str]:
+def find_op_modules(problem: Problem) -> list[str]:
     """Return the module of every op; of one without the module of its first input. [N]"""
     op_modules = [module or "" for module in problem.module]
     source, target, _ = problem.graph.edges

@@ -15,10 +15,10 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import (
-    chunk_of_unit,
+    cut_even_stages,
     device_counts,
     device_ranking,
-    even_cuts,
+    find_unit_chunks,
     max_tries,
     most_constructed,
     move_cut,
@@ -57,7 +57,7 @@ class Interleaved(Placer):
             if tried and expired(deadline):
                 break
             devices = np.sort(ranking[:k])
-            cuts = even_cuts(space, np.tile(speeds[devices], rounds))
+            cuts = cut_even_stages(space, np.tile(speeds[devices], rounds))
             score, device, order = _evaluate(space, devices, cuts)
             tried.append((score, k, rounds, devices, cuts, device, order))
         best = min(tried, key=lambda entry: entry[:3])
@@ -91,7 +91,7 @@ def _sizes(most: int) -> list[tuple[int, int]]:
 def _evaluate(
     space: SearchSpace, devices: IntArray, cuts: IntArray, cutoff: float = np.inf
 ) -> tuple[float, IntArray, IntArray]:
-    chunk = chunk_of_unit(space, cuts)
+    chunk = find_unit_chunks(space, cuts)
     device = space.spread(space.allow(devices[chunk % len(devices)]))
     rounds = (chunk // len(devices))[space.problem.unit_of]
     score, order = space.sequence(device, [round_priority(space, rounds)], cutoff)

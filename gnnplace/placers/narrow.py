@@ -33,7 +33,7 @@ from gnnplace.placers.search.chunks import device_counts, device_ranking
 from gnnplace.placers.search.coarse_problem import NarrowProblem, narrow_problem
 from gnnplace.placers.search.in_flight import fewer_in_flight
 from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
-from gnnplace.simulation import timed_list_schedule
+from gnnplace.simulation import time_list_schedule
 
 ROUNDS = (1, 2, 3, 4, 6, 8)
 KEPT = 6  # starts that the search begins rounds from
@@ -88,7 +88,7 @@ class NarrowSearch:
     ) -> None:
         extra_devices = tuple(extra)
         coarse, starts = fewer_in_flight(
-            coarse, lambda one: ranked_starts(one, narrow, extra_devices)
+            coarse, lambda one: rank_starts(one, narrow, extra_devices)
         )
         self.expansion = Expansion(space, narrow)
         self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
@@ -174,9 +174,9 @@ class Expansion:
         for k in range(1 + JUSTIFIED):
             limit = HOPEFUL ** (JUSTIFIED - k) * self.score
             if k > 0:
-                timed_list_schedule(space.reversed, device, finish, far, np.inf)
+                time_list_schedule(space.reversed, device, finish, far, np.inf)
             by = far if k > 0 else priority
-            order = timed_list_schedule(space.compiled, device, by, finish, limit)
+            order = time_list_schedule(space.compiled, device, by, finish, limit)
             if not finish.max() <= limit:
                 break
             self._keep(device, order)
@@ -190,7 +190,7 @@ class Expansion:
             self.best = (device, order)
 
 
-def ranked_starts(
+def rank_starts(
     space: SearchSpace, narrow: NarrowProblem, extra: Iterable[IntArray]
 ) -> list[Start]:
     """Return constructions and what is given besides, each justified, the best first.

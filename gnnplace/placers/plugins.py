@@ -47,7 +47,7 @@ class Foreign(PlacerRow):
             ) from None
 
 
-def named_class(spec: str) -> PlacerRow:
+def load_named_class(spec: str) -> PlacerRow:
     """Return the row of ``module:Class``.
 
     Raises:
@@ -78,7 +78,7 @@ def installed(taken: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
     return points
 
 
-def installed_class(point: EntryPoint) -> PlacerRow:
+def load_installed_class(point: EntryPoint) -> PlacerRow:
     """Return the row of an entry point.
 
     Raises:

@@ -90,5 +90,5 @@ def space_with_start(problem: Problem, start: Placement) -> SearchSpace:
     if problems := faults(problem, start.device):
         raise InputError(f"start: {problems[0]}; loosen that, or give another start")
     space = SearchSpace(problem)
-    space.starts = (Found(start.device, space.simulator.order_of(start), NOTE),)
+    space.starts = (Found(start.device, space.simulator.find_order(start), NOTE),)
     return space

@@ -21,8 +21,8 @@ from gnnplace.placers import (
     PlacerRow,
     Speed,
     installed,
-    installed_class,
-    named_class,
+    load_installed_class,
+    load_named_class,
     parse_name,
 )
 from gnnplace.problem import Constraints, Given, Problem, as_constraints, constrained
@@ -375,9 +375,9 @@ def find_placer(name: str) -> tuple[PlacerRow, dict[str, Any]]:
     if base in ROSTER:
         return ROSTER[base], written
     if base in plugins:
-        return installed_class(plugins[base]), written
+        return load_installed_class(plugins[base]), written
     if ":" in base:
-        return named_class(base), written
+        return load_named_class(base), written
     names = ", ".join(placer_names())
     raise InputError(f"placer {base!r}: unknown; placers: {names}, or module:Class")
 

@@ -208,11 +208,11 @@ def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) 
 
 def _search_groups(space: SearchSpace) -> None:
     """Run a lap of the search on narrow groups, which only large problems get."""
-    from gnnplace.placers import ChunkSearch, Expansion, narrow_groups, ranked_starts
+    from gnnplace.placers import ChunkSearch, Expansion, narrow_groups, rank_starts
 
     narrow = narrow_groups(space, 4)
     coarse = SearchSpace(narrow.problem)
-    starts = ranked_starts(coarse, narrow, ())
+    starts = rank_starts(coarse, narrow, ())
     Expansion(space, narrow).add(starts[0])
     ChunkSearch(coarse, narrow, starts, 0).run_lap()
 

@@ -16,14 +16,14 @@ from operator import attrgetter
 
 from gnnplace.costs import Framework
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.explaining import WordChoices, choices_of, single_changes
+from gnnplace.explaining import WordChoices, list_choices, single_changes
 from gnnplace.launch import (
     SCRIPTS,
     ScriptedSearch,
-    launch_plan_of,
     launcher_plans,
+    make_file_setting,
+    make_launch_plan,
     price_words,
-    setting_of_file,
 )
 from gnnplace.plans import (
     Adapters,
@@ -37,15 +37,15 @@ from gnnplace.plans import (
     Progress,
     SearchOptions,
     TrainingJob,
-    answer_of,
+    find_memory_limit,
     find_named,
+    find_named_chain,
     fullest_parts,
-    given_plan,
-    memory_limit_of,
-    named_chain,
+    make_plan_answer,
+    make_pricing_setting,
     parse_spec,
-    priced_spec,
-    setting_of,
+    price_given_plan,
+    price_spec,
     with_adapters,
 )
 from gnnplace.problem import Cluster
@@ -180,7 +180,7 @@ def fit_plan(
     """
     options = options or SearchOptions()
     named = find_named(job, cluster)
-    if named is None or named_chain(named, cluster) is None:
+    if named is None or find_named_chain(named, cluster) is None:
         return _fit_captured(
             job if named is None else named.job, cluster, plan, options
         )
@@ -198,19 +198,19 @@ def fit_plan(
         raise InputError("--fits: the plan's file has no words; give the plan in words")
     else:
         assert named.sizes is not None
-        setting = setting_of_file(plan.file, named.sizes, cluster)
+        setting = make_file_setting(plan.file, named.sizes, cluster)
         spec = parse_spec(plan.file.words)
-    return replace(fit_of(setting, spec), job=named.job)
+    return replace(judge_fit(setting, spec), job=named.job)
 
 
-def fit_of(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
+def judge_fit(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
     """Return whether a plan in words fits, and the single changes with which it would.
 
     Raises:
         InputError: If the plan cannot be, whatever its bytes.
     """
-    priced = priced_spec(setting, spec)
-    answer = answer_of(setting, priced)
+    priced = price_spec(setting, spec)
+    answer = make_plan_answer(setting, priced)
     parts = fullest_parts(priced)
     fitted = FitAnswer(spec, _terms_of(setting, spec), answer, parts)
     return _with_changes(fitted, _priced_changes(setting, spec))
@@ -248,7 +248,7 @@ def _fit_captured(
     options: SearchOptions,
 ) -> FitAnswer:
     """Return whether a plan of a captured model fits; arguments as of `fit_plan`."""
-    from gnnplace.plans import chain_of
+    from gnnplace.plans import capture_chain
 
     for name in ("framework", "environment", "modes"):
         if getattr(options, name) is not None:
@@ -260,9 +260,9 @@ def _fit_captured(
             "--fits: a captured model's plan is given in words; `plan --given` states the memory "
             "of its file"
         )
-    chain = chain_of(job, cluster)
+    chain = capture_chain(job, cluster)
     spec = plan or _spec_to_fit(chain, cluster, options.launcher)
-    priced = given_plan(chain, cluster, spec)
+    priced = price_given_plan(chain, cluster, spec)
     assert priced.fullest is not None
     answer = PlanAnswer(
         step_time=priced.step_time,
@@ -320,7 +320,7 @@ def _spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSp
             continue
     if plans:
         plans.sort(key=attrgetter("step_time"))
-        launch_plan, _ = launch_plan_of(plans[0])
+        launch_plan, _ = make_launch_plan(plans[0])
         return replace(launch_plan.spec, gradients=None)
     num_devices = cluster.num_devices
     zero = 3 if num_devices > 1 else 0
@@ -335,7 +335,7 @@ def _captured_changes(
     choices = WordChoices(zero_stages=zero_stages, splits_tokens=False)
     for change in single_changes(spec, choices):
         try:
-            priced = given_plan(chain, cluster, change.spec)
+            priced = price_given_plan(chain, cluster, change.spec)
         except InputError:  # numbers do not divide, or the model cannot be cut so
             continue
         assert priced.fullest is not None
@@ -358,11 +358,11 @@ def _priced_changes(
     """Yield the single changes of a plan that can be, and whether it fits with them."""
     for kind, text, changed, changed_spec in _candidates(setting, spec):
         try:
-            priced = priced_spec(changed, changed_spec)
+            priced = price_spec(changed, changed_spec)
         except InputError:  # numbers do not divide, or the framework lacks something
             continue
         change = FitChange(kind, text, priced.step_time, fullest_parts(priced))
-        yield change, answer_of(changed, priced).feasible
+        yield change, make_plan_answer(changed, priced).feasible
 
 
 def _candidates(
@@ -370,7 +370,7 @@ def _candidates(
 ) -> Iterator[tuple[str, str, PricingSetting, PlanSpec]]:
     """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
     framework = setting.framework
-    for change in single_changes(spec, choices_of(setting)):
+    for change in single_changes(spec, list_choices(setting)):
         yield WORDS, change.text, setting, change.spec
     for name in framework.traits.offloads:
         if name != "activations":
@@ -405,14 +405,14 @@ def _setting(
         precision = job.precision
     else:
         precision = named.job.precision
-    return setting_of(
+    return make_pricing_setting(
         replace(named.sizes, batch=named.job.batch or named.sizes.batch),
         cluster,
         framework_name=options.framework,
         environment_name=options.environment,
         precision=precision,
         optimizer=job.optimizer,
-        memory_limit=memory_limit_of(cluster),
+        memory_limit=find_memory_limit(cluster),
     )
 
 
@@ -443,7 +443,7 @@ def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> Plan
                 dp=dp, tp=tp, pp=pp, zero=zero if dp > 1 else 0, recompute="full"
             )
             try:
-                parts = fullest_parts(priced_spec(setting, spec))
+                parts = fullest_parts(price_spec(setting, spec))
             except InputError as error:
                 reason = str(error)
                 continue

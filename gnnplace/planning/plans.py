@@ -24,15 +24,15 @@ from gnnplace.launch import (
     SCRIPTS,
     LaunchPlan,
     ScriptedSearch,
-    captured_spec,
     completed,
+    find_model_name,
     is_launch_file,
     launcher_plans,
-    named_model,
+    make_captured_spec,
+    make_scripted_plan,
     price_plan_in_words,
     price_words,
     read_launch_file,
-    scripted_plan,
 )
 from gnnplace.plans import (
     CAPTURING,
@@ -51,11 +51,11 @@ from gnnplace.plans import (
     find_baselines,
     find_fewest,
     find_named,
+    find_named_chain,
     find_obeying,
     find_plans,
-    given_plan,
-    named_chain,
     parse_spec,
+    price_given_plan,
     price_named,
     sized_model,
 )
@@ -66,7 +66,7 @@ from gnnplace.problem import (
     as_constraints,
     cluster_with_headroom,
     figures,
-    known_kind,
+    find_kind,
     read_problem,
 )
 
@@ -134,13 +134,13 @@ def read_question(
         stated = {name: getattr(file, name) for name in options}
     elif isinstance(plan, LaunchPlan):
         launched = completed(plan, cluster.num_devices, fields.get("batch"))
-        model = model or named_model(launched)
+        model = model or find_model_name(launched)
         stated = {
             "batch": launched.batch,
             "precision": fields.get("precision") or launched.precision,
             "optimizer": fields.get("optimizer") or launched.optimizer,
         }
-        plan, lines = captured_spec(launched)
+        plan, lines = make_captured_spec(launched)
         notes = tuple(lines)
     elif isinstance(plan, PlanSpec) and plan.batch is not None:
         stated = {"batch": plan.batch}
@@ -359,7 +359,7 @@ def plan_model(
     named = _named_model(question, devices, options)
     chain = None
     if named is not None and not (options.runnable or limits or imbalance != 1.0):
-        chain = named_chain(named, devices)
+        chain = find_named_chain(named, devices)
     if isinstance(question.given, Plan) and named is not None and chain is not None:
         if question.given.file.words is not None:
             plan = price_plan_in_words(named, devices, question.given)
@@ -384,9 +384,9 @@ def plan_model(
     best, *slower = _search(chain, devices, job, options, progress)
     # A placement of single ops may beat stages; it knows no constraints and no other memory.
     if memory_limit is None and not limits and goal == TIME and not is_named:
-        from gnnplace.plans import handed_over
+        from gnnplace.plans import find_op_placement
 
-        op_placement = handed_over(
+        op_placement = find_op_placement(
             best,
             chain,
             devices,
@@ -432,13 +432,13 @@ def _captured(
     progress: Progress | None,
 ) -> Chain:
     """Capture a model; a given plan is checked first."""
-    from gnnplace.plans import chain_of, check_spec
+    from gnnplace.plans import capture_chain, check_spec
 
     if isinstance(question.given, PlanSpec):
         check_spec(question.given, cluster, job.batch)
     if progress is not None:
         progress(CAPTURING)
-    return chain_of(job, cluster)
+    return capture_chain(job, cluster)
 
 
 def _beside_launchers(
@@ -455,7 +455,7 @@ def _beside_launchers(
         options: The options of the search.
     """
     is_asked = options.goal == TIME and not (options.runnable or options.constraints)
-    is_of_gpus = len(cluster.kinds) == 1 and known_kind(cluster.kinds[0]) != "cpu"
+    is_of_gpus = len(cluster.kinds) == 1 and find_kind(cluster.kinds[0]) != "cpu"
     if not (plan.feasible and is_asked and is_of_gpus):
         return plan
     entries = ScriptedSearch(chain, cluster).alternatives(plan)
@@ -493,8 +493,8 @@ def _scripted(
             f"--launcher {launcher}: is for a plan that is searched or given in words; "
             "`gnnplace convert` takes a plan's file to a launcher"
         )
-    priced = given_plan(chain, cluster, question.given)
-    return [scripted_plan(priced, launcher)]
+    priced = price_given_plan(chain, cluster, question.given)
+    return [make_scripted_plan(priced, launcher)]
 
 
 def _plans_in_words(
@@ -573,7 +573,7 @@ def _price_given(
     if is_named and isinstance(given, PlanSpec):
         priced = price_named(chain, devices, given)
     else:
-        priced = given_plan(chain, devices, given)
+        priced = price_given_plan(chain, devices, given)
     return replace(priced, notices=(*priced.notices, *question.notes))
 
 
@@ -599,7 +599,7 @@ def compare_plans(
     Returns:
         The plan, as "plan", and every baseline by its name; None where nothing of it fits.
     """
-    from gnnplace.plans import chain_of
+    from gnnplace.plans import capture_chain
 
     devices = plan_devices(cluster, memory_limit, headroom)
     if progress is not None:
@@ -613,7 +613,7 @@ def compare_plans(
         optimizer=optimizer,
         accept_other_loss=accept_other_loss,
     )
-    chain = chain_of(job, devices)
+    chain = capture_chain(job, devices)
     return find_baselines(
         chain, devices, SearchOptions(budget=budget), progress=progress
     )
@@ -670,7 +670,7 @@ def study_hybrid(
     return study_groups(what, machine, options, table=table, progress=progress)
 
 
-def plan_of_study(study: HybridStudy, cluster: str | Cluster = "") -> JointPlan:
+def make_study_plan(study: HybridStudy, cluster: str | Cluster = "") -> JointPlan:
     """Return the plan of the groups that a study recommends: the fastest that `execute` runs.
 
     Its groups are pipelines or split the layers, also where the study placed single ops.
@@ -683,13 +683,13 @@ def plan_of_study(study: HybridStudy, cluster: str | Cluster = "") -> JointPlan:
         InputError: If the study is of a problem file, or layers are fewer than a group's devices.
         InfeasibleError: If the study recommends nothing.
     """
-    from gnnplace.plans import grouped_plan
+    from gnnplace.plans import plan_groups
 
     if study.job is None or study.cluster is None:
         raise InputError(f"{study.what}: a problem file has ops and no layers to plan")
     if study.advice.best is None:
         raise InfeasibleError(f"{study.what}: the epochs of no split are known")
-    plan = grouped_plan(study.job, study.cluster, study.advice.best)
+    plan = plan_groups(study.job, study.cluster, study.advice.best)
     return _joint(plan, cluster, study.job)
 
 

@@ -3,7 +3,7 @@
 Text decoders in half precision on GPUs with known constants are priced from their sizes
 (`plans.decoders`): nothing is captured, and a row takes a few milliseconds. Every other model, and
 float32, is captured once, and each row is priced as one plan in words would be
-(`plans.answers.given_plan`), for PyTorch only.
+(`plans.answers.price_given_plan`), for PyTorch only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gnnplace.plans import (
     PlanAnswer,
     PlanTable,
     TrainingJob,
-    decoder_of,
+    find_decoder,
+    make_pricing_setting,
+    make_spec_table,
     price,
     read_plan_table,
-    setting_of,
-    table_of_spec,
     with_adapters,
 )
 from gnnplace.problem import Cluster, cluster_with_headroom
@@ -117,7 +117,7 @@ def _cell(value: float | bool | str | None) -> str:
     return repr(float(value))
 
 
-def given_table(given: str | Path) -> PlanTable:
+def read_given_table(given: str | Path) -> PlanTable:
     """Return the plans of a CSV file, or the one plan that is given in words.
 
     Raises:
@@ -126,7 +126,7 @@ def given_table(given: str | Path) -> PlanTable:
     """
     if str(given).endswith(SUFFIX):
         return read_plan_table(given)
-    return table_of_spec(str(given))
+    return make_spec_table(str(given))
 
 
 def price_plans(
@@ -170,7 +170,7 @@ def price_plans(
         FormatError: The message names line and column of what cannot be read.
         InputError: If model, cluster or options are wrong.
     """
-    table = given_table(given)
+    table = read_given_table(given)
     name = framework_name or DEFAULT_FRAMEWORK
     framework(name)
     if environment_name is not None:
@@ -181,11 +181,11 @@ def price_plans(
     named = framework_name is not None or environment_name is not None
     by_sizes = has_tables and (named or precision in HALVES)
     if by_sizes:
-        decoder = decoder_of(model, inputs, devices.num_devices)
+        decoder = find_decoder(model, inputs, devices.num_devices)
     else:
         decoder = None
     if decoder is not None:
-        setting = setting_of(
+        setting = make_pricing_setting(
             with_adapters(replace(decoder, batch=batch or decoder.batch), lora),
             devices,
             framework_name=name,
@@ -228,9 +228,9 @@ def price_plans(
         lora=lora,
         accept_other_loss=accept_other_loss,
     )
-    from gnnplace.plans import chain_of
+    from gnnplace.plans import capture_chain
 
-    answers = _price_captured(chain_of(job, devices), devices, table)
+    answers = _price_captured(capture_chain(job, devices), devices, table)
     return PricedTable(table, answers, name, by_sizes=False)
 
 
@@ -249,7 +249,7 @@ def _price_captured(
     chain: Chain, devices: Cluster, table: PlanTable
 ) -> tuple[PlanAnswer, ...]:
     """Price the rows of a table on one capture of the model."""
-    from gnnplace.plans import MeshFabric, given_plan, without_launches
+    from gnnplace.plans import MeshFabric, price_given_plan, without_launches
 
     answers = []
     for row in table.specs:
@@ -261,7 +261,7 @@ def _price_captured(
         if row.cuda_graphs not in (None, "off"):
             row_chain = without_launches(row_chain, MeshFabric(devices))
         try:
-            plan = given_plan(row_chain, devices, spec)
+            plan = price_given_plan(row_chain, devices, spec)
         except InputError as error:
             answers.append(PlanAnswer(reason=str(error)))
             continue

@@ -31,8 +31,8 @@ from gnnplace.plans import (
     batch_of,
     cuts_of,
     fingerprint,
+    format_placements,
     one_by_one,
-    placements_of,
     told_inputs,
     with_messages,
     without_dropped_attention,
@@ -51,10 +51,10 @@ from gnnplace.sharding import (
     layer_graph,
     layer_tables,
     load_layers,
-    measured_figures,
+    measure_figures,
     mesh_machine,
 )
-from gnnplace.tracing import rules_of, workload_of
+from gnnplace.tracing import make_workload, rules_of
 from gnnplace.zoo import Workload
 
 Loss = Callable[..., torch.Tensor]
@@ -229,14 +229,14 @@ def shard_model(
         raise InputError(
             f"mesh {mesh!r}: must be a number of devices or a torch DeviceMesh"
         )
-    workload = workload_of(model, inputs, loss)
+    workload = make_workload(model, inputs, loss)
     layers = layer_graph(workload.model, workload.inputs, loss, type(model).__name__)
     seconds: tuple[float, ...] = ()
     if machine is None:
         machine, seconds = (
             (MeshMachine(), ())
             if device_mesh is None
-            else measured_figures(layers, device_mesh)
+            else measure_figures(layers, device_mesh)
         )
     tables = layer_tables(layers, axes, machine, seconds)
     split = tables.split(fastest_split(tables.problem, memory_limit))
@@ -295,7 +295,7 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
                 devices=[
                     [devices[k : k + inner] for k in range(0, len(devices), inner)]
                 ],
-                placements=placements_of(calls, layers.rules, chosen, split.homes),
+                placements=format_placements(calls, layers.rules, chosen, split.homes),
             )
         ],
         ranks=[0],

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.plans.answers import find_baselines, find_plans, given_plan, plan_of
+    from gnnplace.plans.answers import (
+        find_baselines,
+        find_plans,
+        plan_of,
+        price_given_plan,
+    )
     from gnnplace.plans.decoders.adapters import (
         HALF_BITS,
         MAX_RANK,
@@ -21,39 +26,39 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         DecoderSizes,
         ExpertLayers,
         LatentAttention,
-        decoder_of,
+        find_decoder,
         from_config,
         with_adapters,
     )
     from gnnplace.plans.decoders.named import (
         NamedModel,
-        chain_of_file,
-        chain_on,
+        build_named_chain,
+        capture_file_chain,
         find_named,
-        named_chain,
+        find_named_chain,
         price_named,
         sized_model,
     )
     from gnnplace.plans.decoders.setting import (
         HALVES,
         PricingSetting,
-        memory_limit_of,
+        find_memory_limit,
+        make_pricing_setting,
         roofline_line,
-        setting_of,
     )
     from gnnplace.plans.decoders.stages import layers_of
     from gnnplace.plans.given import (
         ANY_SPLIT,
         check_spec,
-        draft_of_plan,
-        draft_of_spec,
-        even_bounds,
+        cut_evenly,
+        draft_plan,
+        draft_spec,
         layer_bounds,
-        orders_in,
+        read_orders,
         recomputing,
-        split_of_spec,
+        split_by_spec,
     )
-    from gnnplace.plans.handover import handed_over
+    from gnnplace.plans.handover import find_op_placement
     from gnnplace.plans.hybrid.advice import (
         ReplicaAdvice,
         best_data_parallel,
@@ -65,13 +70,13 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.hybrid.convergence import (
         ConvergenceOptions,
         Training,
-        preset_of,
-        published_gain,
-        token_preset,
-        training_of,
+        find_preset,
+        find_published_gain,
+        make_token_preset,
+        make_training,
     )
     from gnnplace.plans.hybrid.gradients import reduced as with_gradients_reduced
-    from gnnplace.plans.hybrid.groups import grouped_plan
+    from gnnplace.plans.hybrid.groups import plan_groups
     from gnnplace.plans.hybrid.splits import SplitRow
     from gnnplace.plans.hybrid.study import HybridOptions, HybridStudy, study_groups
     from gnnplace.plans.job import (
@@ -99,7 +104,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         Orders,
         Pipeline,
         one_by_one,
-        seconds_of_rows,
+        time_rows,
     )
     from gnnplace.plans.order.orders import WEIGHT as WEIGHT
     from gnnplace.plans.order.orders import WEIGHT as WEIGHT_PASS
@@ -111,7 +116,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.order.rows import RECV_F as RECV_F
     from gnnplace.plans.order.rows import SEND_B as SEND_B
     from gnnplace.plans.order.rows import SEND_F as SEND_F
-    from gnnplace.plans.order.rows import as_csv, passes_in, with_messages
+    from gnnplace.plans.order.rows import as_csv, iterate_passes, with_messages
     from gnnplace.plans.order.rows import parsed as parsed_actions
     from gnnplace.plans.order.rows import words as action_words
     from gnnplace.plans.order.timing import Timing, timed
@@ -134,7 +139,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.search.draft import (
         Draft,
         Priced,
-        ends_of,
+        compute_rank_ends,
         fullest_parts,
         pipeline,
         realized,
@@ -142,22 +147,22 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.search.drafts import BASELINES
     from gnnplace.plans.search.framework_pricing import pricer_of
     from gnnplace.plans.search.search import under as with_schedule
-    from gnnplace.plans.search.space import devices_of_server
+    from gnnplace.plans.search.space import count_server_devices
     from gnnplace.plans.search.splits import with_splits
     from gnnplace.plans.search.stage import Pricer, Stage, StageCost
     from gnnplace.plans.segments.chain import (
         WEIGHTS,
         Chain,
         SplitChoice,
-        divisors_of,
         is_captured,
+        list_divisors,
     )
-    from gnnplace.plans.segments.chain import joined_runs as joined_runs
+    from gnnplace.plans.segments.chain import join_runs as join_runs
     from gnnplace.plans.segments.chain import layer_numbers as layer_numbers
     from gnnplace.plans.segments.chains import (
         TYPES,
         batch_of,
-        chain_of,
+        capture_chain,
         fingerprint,
         on_cluster,
         told_inputs,
@@ -166,11 +171,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.segments.chains import as_type as as_type
     from gnnplace.plans.segments.chains import capture_layers as capture_layers
     from gnnplace.plans.segments.chains import check_inputs as check_inputs
-    from gnnplace.plans.segments.chains import inputs_of as inputs_of
+    from gnnplace.plans.segments.chains import make_plan_inputs as make_plan_inputs
     from gnnplace.plans.segments.chains import retyped as retyped
     from gnnplace.plans.segments.chains import with_batch as with_batch
     from gnnplace.plans.segments.counts import Counts as Counts
-    from gnnplace.plans.segments.counts import counts_of as counts_of
+    from gnnplace.plans.segments.counts import find_counts as find_counts
     from gnnplace.plans.segments.cuts import Cuts as Cuts
     from gnnplace.plans.segments.cuts import attention_runs as attention_runs
     from gnnplace.plans.segments.cuts import cuts_of
@@ -180,25 +185,25 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.segments.placements import border_layout as border_layout
     from gnnplace.plans.segments.placements import check_placements as check_placements
     from gnnplace.plans.segments.placements import check_stages as check_stages
-    from gnnplace.plans.segments.placements import home_of as home_of
-    from gnnplace.plans.segments.placements import layouts_of as layouts_of
+    from gnnplace.plans.segments.placements import format_placements
+    from gnnplace.plans.segments.placements import make_home_layout as make_home_layout
+    from gnnplace.plans.segments.placements import make_layouts as make_layouts
     from gnnplace.plans.segments.placements import place_of as place_of
-    from gnnplace.plans.segments.placements import placements_of
     from gnnplace.plans.segments.pricing import ModelCosts
     from gnnplace.plans.segments.recording import MIXED as MIXED
-    from gnnplace.plans.segments.recording import precision_of as precision_of
+    from gnnplace.plans.segments.recording import run_in_precision as run_in_precision
     from gnnplace.plans.segments.sized import with_framework
     from gnnplace.plans.segments.splits import ShardMachine
     from gnnplace.plans.segments.stage_calls import ATTENTION as ATTENTION
     from gnnplace.plans.segments.stage_calls import StageCalls as StageCalls
+    from gnnplace.plans.segments.stage_calls import derive_seed as derive_seed
     from gnnplace.plans.segments.stage_calls import drawn_alike as drawn_alike
+    from gnnplace.plans.segments.stage_calls import make_stage_calls as make_stage_calls
     from gnnplace.plans.segments.stage_calls import moved_to as moved_to
-    from gnnplace.plans.segments.stage_calls import numbered_draws as numbered_draws
-    from gnnplace.plans.segments.stage_calls import pieces_of as pieces_of
-    from gnnplace.plans.segments.stage_calls import seed_of as seed_of
+    from gnnplace.plans.segments.stage_calls import number_draws as number_draws
     from gnnplace.plans.segments.variants import (
         ScaledFabric,
-        scaled_floor,
+        scale_floor,
         with_launches,
         without_launches,
     )
@@ -209,21 +214,21 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         PlanSpec,
         PlanTable,
         format_layers,
+        make_spec_table,
         parse_spec,
         read_plan_table,
-        table_of_spec,
     )
     from gnnplace.plans.spec_answers import (
         PlanAnswer,
-        answer_of,
-        captured_launches,
         check_framework,
         device_peaks,
-        own_modules,
+        find_captured_launches,
+        list_own_modules,
+        make_plan_answer,
         price,
-        priced_spec,
+        price_spec,
     )
-    from gnnplace.plans.spec_groups import SpecSpace, groups_of, zero_stages_of
+    from gnnplace.plans.spec_groups import SpecSpace, groups_of, list_zero_stages
     from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, search_specs
 
 __all__ = [
@@ -321,18 +326,16 @@ __all__ = [
     "TrialEntry",
     "action_words",
     "advice_sentence",
-    "answer_of",
     "as_csv",
     "as_type",
     "attention_runs",
     "batch_of",
     "best_data_parallel",
     "border_layout",
+    "build_named_chain",
+    "capture_chain",
+    "capture_file_chain",
     "capture_layers",
-    "captured_launches",
-    "chain_of",
-    "chain_of_file",
-    "chain_on",
     "check_cluster",
     "check_framework",
     "check_inputs",
@@ -341,86 +344,89 @@ __all__ = [
     "check_spec",
     "check_stages",
     "check_words",
-    "counts_of",
+    "compute_rank_ends",
+    "count_server_devices",
+    "cut_evenly",
     "cuts_of",
-    "decoder_of",
+    "derive_seed",
     "device_peaks",
-    "devices_of_server",
-    "divisors_of",
-    "draft_of_plan",
-    "draft_of_spec",
+    "draft_plan",
+    "draft_spec",
     "drawn_alike",
-    "ends_of",
-    "even_bounds",
     "find_baselines",
+    "find_captured_launches",
+    "find_counts",
+    "find_decoder",
     "find_fewest",
+    "find_memory_limit",
     "find_named",
+    "find_named_chain",
     "find_obeying",
+    "find_op_placement",
     "find_plans",
+    "find_preset",
+    "find_published_gain",
     "fingerprint",
     "format_layers",
+    "format_placements",
     "from_config",
     "fullest_parts",
     "gain_at_scale",
-    "given_plan",
-    "grouped_plan",
     "groups_of",
-    "handed_over",
-    "home_of",
-    "inputs_of",
     "is_captured",
     "is_plan",
-    "joined_runs",
+    "iterate_passes",
+    "join_runs",
     "layer_bounds",
     "layer_numbers",
     "layer_of",
     "layers_of",
-    "layouts_of",
-    "memory_limit_of",
+    "list_divisors",
+    "list_own_modules",
+    "list_zero_stages",
+    "make_home_layout",
+    "make_layouts",
+    "make_plan_answer",
+    "make_plan_inputs",
+    "make_pricing_setting",
+    "make_spec_table",
+    "make_stage_calls",
+    "make_token_preset",
+    "make_training",
     "moved_to",
-    "named_chain",
-    "numbered_draws",
+    "number_draws",
     "on_cluster",
     "one_by_one",
     "only_modes",
-    "orders_in",
-    "own_modules",
     "parse_adapters",
     "parse_spec",
     "parsed_actions",
-    "passes_in",
-    "pieces_of",
     "pipeline",
     "place_of",
-    "placements_of",
     "plan_batches",
+    "plan_groups",
     "plan_of",
-    "precision_of",
-    "preset_of",
     "price",
+    "price_given_plan",
     "price_named",
-    "priced_spec",
+    "price_spec",
     "pricer_of",
-    "published_gain",
+    "read_orders",
     "read_plan",
     "read_plan_table",
     "realized",
     "recomputing",
     "retyped",
     "roofline_line",
-    "scaled_floor",
+    "run_in_precision",
+    "scale_floor",
     "search_specs",
-    "seconds_of_rows",
-    "seed_of",
-    "setting_of",
     "sized_model",
-    "split_of_spec",
+    "split_by_spec",
     "study_groups",
-    "table_of_spec",
+    "time_rows",
     "timed",
-    "token_preset",
     "told_inputs",
-    "training_of",
     "with_adapters",
     "with_batch",
     "with_framework",
@@ -431,7 +437,6 @@ __all__ = [
     "with_splits",
     "without_dropped_attention",
     "without_launches",
-    "zero_stages_of",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

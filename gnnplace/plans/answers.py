@@ -28,7 +28,7 @@ from gnnplace.plans.search.draft import (
     Draft,
     Priced,
     fullest_parts,
-    meshes_of,
+    list_meshes,
     rank_bytes,
     realized,
 )
@@ -188,7 +188,7 @@ def plan_of(
         ],
         ranks=list(draft.ranks),
         actions=action_words(with_messages(priced.orders, draft.ranks)),
-        flops=flops_of(priced.pricer.chain, chain.batch),
+        flops=count_model_flops(priced.pricer.chain, chain.batch),
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
@@ -260,7 +260,7 @@ def offloading_notice(priced: Priced) -> str:
     ):
         return ""
     sizes = [stage.mesh.count * pricer.host_bytes(stage) for stage in stages]
-    num_devices = sum(mesh.count for mesh in meshes_of(priced.draft))
+    num_devices = sum(mesh.count for mesh in list_meshes(priced.draft))
     servers = -(-num_devices // pricer.framework.network.per_server)
     offload = pricer.framework.offload
     return (
@@ -279,7 +279,7 @@ def _lora_words(chain: Chain) -> str | None:
     return str(adapters)
 
 
-def flops_of(chain: Chain, batch: int | None = None) -> float | None:
+def count_model_flops(chain: Chain, batch: int | None = None) -> float | None:
     """Return the FLOPs of a model's products in a step: three times those of its forward pass.
 
     The backward pass has two products for each of the forward pass, and what is recomputed does not
@@ -374,7 +374,7 @@ def _interval(priced: Priced) -> tuple[float, float]:
     """
     framework = priced.pricer.chain.framework
     if framework is not None:
-        num_devices = sum(mesh.count for mesh in meshes_of(priced.draft))
+        num_devices = sum(mesh.count for mesh in list_meshes(priced.draft))
         stage = priced.draft.stages[0]
         sums = priced.pricer.sums(stage.mesh, choice=stage.choice)
         has_experts = sums is not None and bool(sums.costs.experts.any())
@@ -433,7 +433,7 @@ def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
     bytes_of_ranks = rank_bytes(priced)
     # A framework's own terms count what libraries take, which a device reserves otherwise.
     is_framework = priced.pricer.chain.framework is not None
-    for rank, mesh in enumerate(meshes_of(priced.draft)):
+    for rank, mesh in enumerate(list_meshes(priced.draft)):
         memory = bytes_of_ranks[rank]
         for index in mesh.devices:
             device = cluster.devices[index]
@@ -500,22 +500,24 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     )
 
 
-def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Plan:
+def price_given_plan(
+    chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan
+) -> Plan:
     """Price a plan that the user gives and return it as a plan.
 
     Args:
         chain: The model as a chain of segments, with their prices.
         cluster: The devices in topology order.
-        given: The plan in words, parsed words, or a plan that was read. See `given_priced`.
+        given: The plan in words, parsed words, or a plan that was read. See `price_given_draft`.
 
     Raises:
         InputError: If a word is wrong, or does not fit the model or the cluster.
         MismatchError: If a plan that was read is of another model or other devices.
     """
-    return plan_of(chain, cluster, given_priced(chain, cluster, given))
+    return plan_of(chain, cluster, price_given_draft(chain, cluster, given))
 
 
-def given_priced(
+def price_given_draft(
     chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan
 ) -> Priced:
     """Price a plan that the user gives and return it as a priced draft.
@@ -532,17 +534,17 @@ def given_priced(
             cluster.
     """
     # Imports torch, which a search by sizes does without.
-    from gnnplace.plans.given import draft_of_plan, draft_of_spec, orders_in
+    from gnnplace.plans.given import draft_plan, draft_spec, read_orders
 
     fabric = MeshFabric(cluster)
     if isinstance(given, Plan):
-        draft = draft_of_plan(chain, cluster, given)
+        draft = draft_plan(chain, cluster, given)
     else:
         if isinstance(given, str):
             spec = parse_spec(given)
         else:
             spec = given
-        draft = draft_of_spec(chain, cluster, spec)
+        draft = draft_spec(chain, cluster, spec)
     words = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
     if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
         raise InputError(
@@ -550,7 +552,7 @@ def given_priced(
             f"{chain.mixes}; leave it whole ({words}), or say --accept-other-loss to cut it anyway"
         )
     if isinstance(given, Plan):
-        orders = orders_in(given)
+        orders = read_orders(given)
     else:
         orders = None
     priced = realized(pricer_of(chain, fabric, draft.size), draft, orders)

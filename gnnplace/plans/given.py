@@ -17,11 +17,11 @@ import numpy as np
 from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
-from gnnplace.plans.order.rows import passes_in
+from gnnplace.plans.order.rows import iterate_passes
 from gnnplace.plans.plan import Plan, PlanFile, StageEntry, layer_of
 from gnnplace.plans.reading import check_words
 from gnnplace.plans.search import partition
-from gnnplace.plans.search.draft import Draft, lack_of
+from gnnplace.plans.search.draft import Draft, compute_lack
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
@@ -78,7 +78,7 @@ def check_spec(spec: PlanSpec, cluster: Cluster, batch: int | None) -> None:
         InputError: The message names the word that is at fault.
     """
     _check_captured_words(spec)
-    degrees = {"dp": spec.dp, **split_of_spec(spec).degrees, "pp": spec.pp}
+    degrees = {"dp": spec.dp, **split_by_spec(spec).degrees, "pp": spec.pp}
     num_devices = prod(degrees.values())
     if num_devices > cluster.num_devices:
         raise InputError(
@@ -160,7 +160,7 @@ class ModelSplit:
 ANY_SPLIT = tuple(SplitChoice(FREE, border=border) for border in ("tokens", "whole"))
 
 
-def split_of_spec(spec: PlanSpec) -> ModelSplit:
+def split_by_spec(spec: PlanSpec) -> ModelSplit:
     """Return how a plan's words split the model.
 
     Raises:
@@ -219,7 +219,7 @@ def split_of_spec(spec: PlanSpec) -> ModelSplit:
     )
 
 
-def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
+def draft_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     """Make the draft of a plan in words.
 
     Stages have the layers that `layers` names, else they are as even as fits. `tp` shards cut
@@ -238,7 +238,7 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
         InputError: If the plan does not fit the model or the cluster.
     """
     check_spec(spec, cluster, chain.batch)
-    split = split_of_spec(spec)
+    split = split_by_spec(spec)
     _check_experts(chain, spec.ep)
     replicas = spec.dp // split.expert_replicas
     size = spec.dp * spec.microbatch_size
@@ -281,8 +281,8 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
         return draft_with(layer_bounds(chain, layers, len(ranks)))
     # Even stages first; where they do not fit, those that even out bytes too.
     choice = replace(choices[-1], once=1 / microbatches)
-    draft = draft_with(even_bounds(pricer, meshes[0], len(ranks), choice))
-    lack = lack_of(pricer, draft)
+    draft = draft_with(cut_evenly(pricer, meshes[0], len(ranks), choice))
+    lack = compute_lack(pricer, draft)
     if len(ranks) == 1 or not 0 < lack < np.inf:
         return draft
     fitting_bounds = bounds_within(pricer, draft)
@@ -290,7 +290,7 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
         fitting = draft
     else:
         fitting = draft_with(fitting_bounds)
-    if lack_of(pricer, fitting) < lack:
+    if compute_lack(pricer, fitting) < lack:
         return fitting
     return draft
 
@@ -369,7 +369,7 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     )
 
 
-def even_bounds(
+def cut_evenly(
     pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice
 ) -> list[int]:
     """Return the cuts whose largest stage takes the least time, whatever the memory. [stages + 1]
@@ -395,7 +395,7 @@ def even_bounds(
         split_sums.forward + split_sums.backward + split_sums.weights
     )
     flying = np.ones(stages, dtype=np.int64)
-    _, cuts = partition.even_cuts(sums, 1e30, flying, 1e-4)
+    _, cuts = partition.cut_even_stages(sums, 1e30, flying, 1e-4)
     return [*(int(cut) for cut in cuts), len(pricer.chain)]
 
 
@@ -442,13 +442,13 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     sums = np.concatenate([zeros, np.cumsum(tables[:-1], axis=1)], axis=1)
     sums = np.concatenate([sums, partition.largest_at_work(tables[-1])])
     memory = pricer.usable_memory(mesh) * (max(draft.ranks) + 1) / len(stages)
-    largest, cuts = partition.even_cuts(sums, memory, np.array(draft.limit), 1e-4)
+    largest, cuts = partition.cut_even_stages(sums, memory, np.array(draft.limit), 1e-4)
     if np.isfinite(largest):
         return [*(int(cut) for cut in cuts), count]
     return None
 
 
-def orders_in(plan: Plan) -> Orders | None:
+def read_orders(plan: Plan) -> Orders | None:
     """Return the passes of every rank in a plan's file, or None if its schedule makes them.
 
     Only files whose order of passes was searched have passes of their own.
@@ -460,7 +460,7 @@ def orders_in(plan: Plan) -> Orders | None:
     if not file.schedule.endswith(SEARCHED):
         return None
     rows = tuple(
-        tuple(a for a in passes_in(row) if a.kind != FULL) for row in file.actions
+        tuple(a for a in iterate_passes(row) if a.kind != FULL) for row in file.actions
     )
     for rank, row in enumerate(rows):
         chunks = [c for c, r in enumerate(file.ranks) if r == rank]
@@ -528,7 +528,7 @@ def _stage_of_entry(
     )
 
 
-def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
+def draft_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     """Return the draft that a plan's file describes.
 
     Raises:

@@ -30,7 +30,7 @@ from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import batch_of, with_batch
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster, Problem
-from gnnplace.tracing import capture_workload, workload_of
+from gnnplace.tracing import capture_workload, make_workload
 
 MOST = 8  # devices at most
 AHEAD = 0.03  # relative lead that op placement must have
@@ -41,7 +41,7 @@ DTYPES = {"32-true": "float32", "bf16-true": "bfloat16"}
 OPTIMIZERS = ("sgd", "adamw")
 
 
-def handed_over(
+def find_op_placement(
     plan: Plan,
     chain: Chain,
     cluster: Cluster,
@@ -68,7 +68,7 @@ def handed_over(
     try:
         sized = job.model
         if isinstance(sized, str):
-            sized = sized_name(sized, chain.batch)
+            sized = name_with_batch(sized, chain.batch)
         problem = _problem(chain, cluster, replace(job, model=sized))
         whole_stage = (Stage(0, len(chain), Mesh(0, 1, 1)),)
         pricer = pricer_of(chain, MeshFabric(cluster), chain.batch)
@@ -152,9 +152,9 @@ def _branches(chain: Chain, kind: str) -> float:
     return total / max(max(longest.values(), default=0.0), 1e-30)
 
 
-def sized_name(model: str, batch: int) -> str:
+def name_with_batch(model: str, batch: int) -> str:
     """Return a model's name with `batch` examples as its option."""
-    if batch_of(workload_of(model, fake=True)) == batch:
+    if batch_of(make_workload(model, fake=True)) == batch:
         return model
     path, _, query = model.partition("?")
     options = [x for x in query.split("&") if x and not x.startswith("batch=")]
@@ -163,7 +163,7 @@ def sized_name(model: str, batch: int) -> str:
 
 def _problem(chain: Chain, cluster: Cluster, job: TrainingJob) -> Problem:
     """Capture and profile the training step of the whole batch."""
-    workload = workload_of(job.model, job.inputs, job.loss, fake=True)
+    workload = make_workload(job.model, job.inputs, job.loss, fake=True)
     if not isinstance(job.model, str):
         workload = with_batch(workload, chain.batch)
     program = capture_workload(

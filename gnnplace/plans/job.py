@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs import PARAMETER, offloading_of, optimizer_kind
+from gnnplace.costs import PARAMETER, optimizer_kind, parse_offloading
 from gnnplace.errors import InputError
 from gnnplace.models import find_model
 from gnnplace.plans.decoders.adapters import parse_adapters
@@ -159,7 +159,7 @@ class SearchOptions:
             )
         if self.modes is not None and self.modes != only_modes(self.modes):
             raise InputError(f"modes {self.modes}: may have {', '.join(MODES)} alone")
-        if self.modes is not None and offloading_of(self.modes.offload).activations:
+        if self.modes is not None and parse_offloading(self.modes.offload).activations:
             # What is recomputed need not be copied: the least recomputation may not be the fastest.
             raise InputError(
                 f"modes offload={self.modes.offload}: is priced with --given, and not searched"

@@ -37,10 +37,10 @@ from gnnplace.costs import (
     LinkTable,
     collective,
     hops,
+    load_shipped_links,
     price_message,
     ring_seconds,
     share,
-    shipped_links,
 )
 from gnnplace.errors import InputError
 from gnnplace.problem import FABRICS, Cluster, Link, is_between
@@ -295,7 +295,7 @@ class MeshFabric:
         if inside is None and max(counts.values()) > 1:
             inside = next(iter(self._inner(members)), None)
         group = Group(inside, between, len(counts), max(counts.values()))
-        if group.fabrics <= (self.table or shipped_links()).latency.keys():
+        if group.fabrics <= (self.table or load_shipped_links()).latency.keys():
             return group
         return None
 

@@ -25,8 +25,8 @@ from gnnplace.problem import (
     Constraints,
     Matched,
     Names,
-    counts_of_devices,
     devices_matched,
+    list_device_counts,
 )
 
 MOST = 6  # runs of neighbours that are searched
@@ -57,7 +57,7 @@ def find_obeying(
         raise InputError(
             "by-module, no-split: a plan cuts calls, not modules; leave them out"
         )
-    allowed = allowed_devices(chain, cluster, constraints, progress)
+    allowed = find_allowed_devices(chain, cluster, constraints, progress)
     tried = list(_clusters(cluster, allowed, constraints.max_devices))
     plans_found: list[Plan] = []
     for devices in tried:
@@ -95,7 +95,7 @@ def find_fewest(
     plans = list[Plan]()
     most_devices = constraints.max_devices or cluster.num_devices
     fastest: Plan | None = None
-    for count in counts_of_devices(most_devices):
+    for count in list_device_counts(most_devices):
         if progress is not None:
             progress(f"planning: on {count} devices")
         try:
@@ -122,7 +122,7 @@ def find_fewest(
     return [replace(fastest, reason=line)]
 
 
-def allowed_devices(
+def find_allowed_devices(
     chain: Chain,
     cluster: Cluster,
     asked: Constraints,

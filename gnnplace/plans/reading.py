@@ -3,7 +3,7 @@
 `plans.plan` validates each key by itself; this module checks keys against each other. All plans
 pass through `check_plan`, which reports a contradiction in one line with the key's path. What only
 a model or a cluster can contradict (calls, parameters, the fingerprint, devices) is checked where
-these are known: `check_cluster`, `run.apply.check_model`, `given.draft_of_plan`.
+these are known: `check_cluster`, `run.apply.check_model`, `given.draft_plan`.
 
 Complexity: O(A P) for A actions on P ranks (`order.checker`), else linear in the file.
 """

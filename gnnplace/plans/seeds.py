@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gnnplace.errors import InputError
-from gnnplace.plans.given import draft_of_spec
+from gnnplace.plans.given import draft_spec
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.sized import SizedModelCosts
@@ -43,7 +43,7 @@ def seed_drafts(chain: Chain, cluster: Cluster) -> list[Draft]:
     drafts: list[Draft] = []
     for candidate in specs.best:
         try:
-            drafts.append(draft_of_spec(chain, cluster, candidate.spec))
+            drafts.append(draft_spec(chain, cluster, candidate.spec))
         except InputError:
             continue  # the layers of the capture cannot be cut so
     return drafts

@@ -374,10 +374,10 @@ def parse_spec(text: str, source: str = "--given") -> PlanSpec:
         if name in values:
             raise InputError(f"{source}: {name!r} is repeated")
         values[name] = value
-    return spec_of_values(values, source)
+    return parse_spec_values(values, source)
 
 
-def spec_of_values(values: Mapping[str, str], source: str) -> PlanSpec:
+def parse_spec_values(values: Mapping[str, str], source: str) -> PlanSpec:
     """Return the plan of words whose values are text.
 
     Args:
@@ -469,7 +469,7 @@ def read_plan_table(path: str | Path) -> PlanTable:
         pairs = zip(columns, line, strict=True)
         values = {name: cell.strip() for name, cell in pairs if name in WORDS}
         try:
-            specs.append(spec_of_values(values, f"{path}: line {number}"))
+            specs.append(parse_spec_values(values, f"{path}: line {number}"))
         except InputError as error:
             raise FormatError(str(error)) from None
         cells.append(tuple(line))
@@ -489,7 +489,7 @@ def _check_columns(columns: Sequence[str], path: str | Path) -> None:
             raise FormatError(f"{path}: line 1, column {number}: {name!r} is repeated")
 
 
-def table_of_spec(text: str) -> PlanTable:
+def make_spec_table(text: str) -> PlanTable:
     """Return the table of one plan in words.
 
     Raises:

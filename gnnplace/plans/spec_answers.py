@@ -1,6 +1,6 @@
 """The price of a plan in words for a model known by its sizes, or the reason why it cannot run.
 
-The plan becomes a draft on the model's chain (`draft_of_sizes`), which the planner's own pricer
+The plan becomes a draft on the model's chain (`draft_sized_spec`), which the planner's own pricer
 prices as the framework trains it (`plans.search.framework_pricing`).
 """
 
@@ -15,8 +15,8 @@ from gnnplace.costs import (
     NOTHING,
     Framework,
     RunningWords,
+    list_untested_properties,
     running_framework,
-    untested_properties,
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
@@ -28,7 +28,7 @@ from gnnplace.plans.order.orders import chunk_ranks
 from gnnplace.plans.search.draft import (
     Draft,
     Priced,
-    meshes_of,
+    list_meshes,
     rank_bytes,
     rank_parts,
     realized,
@@ -89,13 +89,13 @@ class PlanAnswer:
 def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
     """Price a plan in words. A plan that cannot be priced has a reason."""
     try:
-        priced = priced_spec(setting, spec)
+        priced = price_spec(setting, spec)
     except InputError as error:
         return PlanAnswer(reason=str(error))
-    return answer_of(setting, priced)
+    return make_plan_answer(setting, priced)
 
 
-def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
+def price_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
     """Return the priced draft of a plan in words.
 
     Args:
@@ -106,14 +106,14 @@ def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
         InputError: If the plan does not fit the model, the cluster or the framework.
     """
     check_framework(setting, spec)
-    draft = draft_of_sizes(setting, spec)
-    priced = realized(pricer_of_spec(setting, spec), draft)
+    draft = draft_sized_spec(setting, spec)
+    priced = realized(make_spec_pricer(setting, spec), draft)
     if priced is None:
         raise InputError(f"{setting.cluster.name!r}: the model cannot be cut as given")
     return priced
 
 
-def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
+def make_spec_pricer(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
     """Return the pricer of the stages of a plan in words.
 
     Args:
@@ -122,7 +122,7 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
     """
     words = RunningWords(
         compiled=spec.compile,
-        graphs=captured_launches(setting, spec),
+        graphs=find_captured_launches(setting, spec),
         gradients=spec.gradients or "",
         hides=spec.overlap or "",
         # nanotron's asynchronous shards are its own constants.
@@ -167,7 +167,7 @@ def _chain(setting: PricingSetting, framework: Framework) -> Chain:
     return decoder_chain(replace(setting, framework=framework))
 
 
-def captured_launches(setting: PricingSetting, spec: PlanSpec) -> str:
+def find_captured_launches(setting: PricingSetting, spec: PlanSpec) -> str:
     """Return which launches run inside CUDA graphs.
 
     They are the plan's `cuda_graphs`, else the framework's default where nothing changes from step
@@ -179,7 +179,7 @@ def captured_launches(setting: PricingSetting, spec: PlanSpec) -> str:
     return spec.cuda_graphs or ("off" if changes else usual)
 
 
-def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
+def draft_sized_spec(setting: PricingSetting, spec: PlanSpec) -> Draft:
     """Return the draft of a plan in words on a decoder's chain.
 
     Replicas, context-parallel and expert-parallel devices are the outer axis of a stage's mesh,
@@ -196,15 +196,15 @@ def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
     ranks = chunk_ranks(spec.schedule, spec.pp)
     stages: list[Stage] = []
     for rank, (first, last) in zip(
-        ranks, segments_of_stages(setting, spec), strict=True
+        ranks, find_stage_segments(setting, spec), strict=True
     ):
-        stages.append(stage_of_sizes(sizes, spec, rank, first, last))
+        stages.append(make_sized_stage(sizes, spec, rank, first, last))
     size = spec.dp * spec.microbatch_size
     microbatches = spec.num_microbatches(spec.batch or sizes.batch)
     return Draft(size, microbatches, spec.schedule, tuple(stages))
 
 
-def layers_of_stages(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
+def count_stage_layers(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
     """Return the layers of every stage of a plan in words. [stages]
 
     Raises:
@@ -214,20 +214,20 @@ def layers_of_stages(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]
     return layers_of(setting.decoder, spec.num_stages, rule)
 
 
-def segments_of_stages(
+def find_stage_segments(
     setting: PricingSetting, spec: PlanSpec
 ) -> list[tuple[int, int]]:
     """Return the first segment of every stage and the one after its last. [stages]
 
-    The embedding is of the first stage, the head of the last; errors as of `layers_of_stages`.
+    The embedding is of the first stage, the head of the last; errors as of `count_stage_layers`.
     """
-    counts = layers_of_stages(setting, spec)
+    counts = count_stage_layers(setting, spec)
     bounds = [0, *(1 + count for count in itertools.accumulate(counts))]
     bounds[-1] = setting.decoder.layers + 2
     return list(itertools.pairwise(bounds))
 
 
-def stage_of_sizes(
+def make_sized_stage(
     sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, last: int
 ) -> Stage:
     """Return one stage of a plan in words on a decoder's chain.
@@ -275,13 +275,13 @@ def stage_of_sizes(
     )
 
 
-def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
+def make_plan_answer(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     """Return the answer with the figures of a priced plan."""
     pricer = priced.pricer
     framework = pricer.chain.framework
     assert framework is not None
     ranks = rank_bytes(priced)
-    limits = [pricer.usable_memory(mesh) for mesh in meshes_of(priced.draft)]
+    limits = [pricer.usable_memory(mesh) for mesh in list_meshes(priced.draft)]
     fullest = max(
         range(len(ranks)), key=lambda rank: ranks[rank].reserved / limits[rank]
     )
@@ -293,11 +293,11 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     seconds = priced.step_time
     draft = priced.draft
     tokens = draft.size * draft.microbatches * setting.decoder.length
-    num_devices = sum(mesh.count for mesh in meshes_of(draft))
+    num_devices = sum(mesh.count for mesh in list_meshes(draft))
     has_experts = setting.decoder.experts is not None
     low, high = framework.step_interval(seconds, num_devices, has_experts)
     kinds = tuple(framework.kinds) or (framework.kernels.kind,)
-    unlike = untested_properties(
+    unlike = list_untested_properties(
         framework.name, kinds, num_devices, has_experts, framework.offload
     )
     return PlanAnswer(
@@ -323,14 +323,14 @@ def device_peaks(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
     They are none where the plan cannot be priced.
     """
     try:
-        priced = priced_spec(setting, spec)
+        priced = price_spec(setting, spec)
     except InputError:
         return {}
     names = [device.name for device in setting.cluster.devices]
     return {
         names[index]: memory.reserved
         for mesh, memory in zip(
-            meshes_of(priced.draft), rank_bytes(priced), strict=True
+            list_meshes(priced.draft), rank_bytes(priced), strict=True
         )
         for index in mesh.devices
     }
@@ -415,7 +415,7 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
         )
     check_recomputed_ranks(spec)
     _check_modules(setting, spec)
-    kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
+    kind, graphs = find_captured_launches(setting, spec), framework.traits.cuda_graphs
     if spec.compile and not framework.traits.compiles:
         raise InputError(
             f"compile=on: {framework.name} compiles no whole layers; leave it out"
@@ -444,7 +444,7 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
         )
 
 
-def own_modules(sizes: DecoderSizes) -> tuple[str, ...]:
+def list_own_modules(sizes: DecoderSizes) -> tuple[str, ...]:
     """Return the modules of `RECOMPUTED_MODULES` that some layer of a decoder has."""
     experts = sizes.experts
     has_latent = sizes.latent is not None
@@ -475,7 +475,7 @@ def _check_modules(setting: PricingSetting, spec: PlanSpec) -> None:
         )
     # Megatron-Core takes the others without an effect.
     needed = {"mla_up_proj", "moe", "moe_act", "shared_experts"}
-    missing = needed - set(own_modules(sizes))
+    missing = needed - set(list_own_modules(sizes))
     for module in modules:
         if module in missing:
             raise InputError(

@@ -40,18 +40,18 @@ from gnnplace.plans.spec import PARTIAL, PlanSpec
 from gnnplace.plans.spec_cuts import (
     AlikeStages,
     alike_stages,
+    count_chain_passes,
+    count_in_flight,
     first_rank_stages,
-    flying_of_first_rank,
     has_chain,
     passes_between,
-    passes_of_chain,
 )
 from gnnplace.plans.spec_groups import (
     SpecGroup,
     by_device_kind,
-    columns_of_stages,
     dense_shares,
-    exposed_of_stages,
+    sum_exposed_stages,
+    sum_stage_columns,
 )
 
 
@@ -101,7 +101,7 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     work = group.microbatches * (of_forward + of_backward)
     drained = np.where(cuts.is_apart[:, np.newaxis], 0.0, drain + ends[:, :1])
     seconds = (fill + work + np.maximum(ends, drained)).max(axis=1)
-    counts = passes_of_chain(group.setting, group.spec.pp, group.microbatches)
+    counts = count_chain_passes(group.setting, group.spec.pp, group.microbatches)
     chain = cuts.by_cut(counts[0] * forward + counts[1] * backward)
     chain += 2 * (cuts.chunks * group.spec.pp - 1) * group.message
     chain += (ends - drain).max(axis=1)
@@ -115,7 +115,7 @@ def _passes_of_stages(
     group: SpecGroup, family: PlanSpec | None
 ) -> tuple[FloatArray, FloatArray]:
     """Return the least seconds of both passes of every stage of all cuts. [stages] each"""
-    stages, pricer = columns_of_stages(group), group.pricer
+    stages, pricer = sum_stage_columns(group), group.pricer
     forward, backward = stages.forward, stages.backward
     host = stages.host + pricer.host_beside(group.spec.tp, is_whole=False)
     if family is None:
@@ -125,7 +125,7 @@ def _passes_of_stages(
     if group.zero_as_run(family) < SHARDED:
         backward = backward + group.framework.accumulation(1.0) * stages.parameters
     else:
-        gathered, late = exposed_of_stages(group, family)
+        gathered, late = sum_exposed_stages(group, family)
         forward = forward + gathered
         backward = backward + late
         if family.recompute_kind not in PARTIAL:
@@ -138,9 +138,9 @@ def _passes_of_stages(
 def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
     """Return the least seconds that every stage of all cuts recomputes. [stages]"""
     if family.recompute_kind in PARTIAL:
-        return columns_of_stages(group).attention
+        return sum_stage_columns(group).attention
     if family.recompute_kind == "full":
-        return columns_of_stages(group).layers
+        return sum_stage_columns(group).layers
     # A rank recomputes as many layers in all, of each of its stages as many as of any.
     cuts = group.cuts
     of_rank = family.recompute_layers(0)
@@ -241,7 +241,7 @@ def stages_by_kind(group: SpecGroup, spec: PlanSpec) -> AlikeStages:
 
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
     """Return whether the first rank's devices are too small for what the schedule has in flight."""
-    flying = flying_of_first_rank(spec.schedule, spec.pp, group.microbatches)
+    flying = count_in_flight(spec.schedule, spec.pp, group.microbatches)
     if not _lacks_with(group, spec, flying):
         return False
     if spec.pp == 1 or not is_listed(spec.schedule):

@@ -20,7 +20,7 @@ from gnnplace.plans.decoders.stages import head_layers, layers_of
 from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
 from gnnplace.plans.order.orders import chunk_ranks, is_apart, limits
 from gnnplace.plans.spec import Layers, PlanSpec
-from gnnplace.plans.spec_answers import segments_of_stages
+from gnnplace.plans.spec_answers import find_stage_segments
 
 CUTS = ("ends", "least", "even")
 """Cuts of the layers that are tried beside the framework's own."""
@@ -36,7 +36,9 @@ MOST_CHUNKS = 32
 """Chunks of a rank at most."""
 
 
-def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterator[str]:
+def list_schedules(
+    setting: PricingSetting, pp: int, microbatches: int
+) -> Iterator[str]:
     """Yield the schedules that a framework has for a number of ranks and micro-batches."""
     yield "1f1b"
     if pp == 1:
@@ -45,10 +47,10 @@ def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterato
         if name in setting.framework.traits.schedules:
             yield name
     if microbatches % pp == 0:
-        yield from interleaved_schedules(setting, pp)
+        yield from list_interleaved_schedules(setting, pp)
 
 
-def interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
+def list_interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
     """Yield the interleaved schedules that the framework and the layers allow."""
     if pp > 1 and "interleaved" in setting.framework.traits.schedules:
         for chunks in range(2, min(MOST_CHUNKS, setting.decoder.layers // pp) + 1):
@@ -71,14 +73,14 @@ def cuts_of(
             continue
         if sum(layers) == decoder.layers:
             cuts.setdefault(layers, None if rule == usual else layers)
-    if len(set(kinds_of_ranks(setting, pp))) > 1:
+    if len(set(find_rank_kinds(setting, pp))) > 1:
         for layers in _cuts_by_kind(setting, pp, schedule):
             cuts.setdefault(layers, layers)
     return tuple(cuts.values())
 
 
 @lru_cache(maxsize=1024)
-def kinds_of_ranks(setting: PricingSetting, pp: int) -> tuple[tuple[str, ...], ...]:
+def find_rank_kinds(setting: PricingSetting, pp: int) -> tuple[tuple[str, ...], ...]:
     """Return the kinds of the devices of every pipeline rank, each once. [ranks]
 
     Every device of the cluster is of a rank, in the cluster's order.
@@ -132,7 +134,7 @@ def _weights_of_layers(
     First by seconds, then, of two or three kinds, in every ratio between them: the faster kind may
     have less memory. Pipelines of several chunks a rank try fewer ratios.
     """
-    kinds = kinds_of_ranks(setting, pp)
+    kinds = find_rank_kinds(setting, pp)
     seconds: dict[tuple[str, ...], float] = {}
     for names in dict.fromkeys(kinds):
         frameworks = [setting.framework.on_kind(name) for name in names]
@@ -155,11 +157,11 @@ def _weights_of_layers(
 
 
 @lru_cache(maxsize=1024)
-def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
+def count_fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
     """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
     fewest = setting.decoder.layers // pp
     traits = setting.framework.traits
-    for schedule in schedules_of(setting, pp, pp):
+    for schedule in list_schedules(setting, pp, pp):
         ranks = np.array(chunk_ranks(schedule, pp))
         for cut in cuts_of(setting, pp, schedule):
             layers = cut or layers_of(setting.decoder, len(ranks), traits.cut)
@@ -205,11 +207,11 @@ def alike_stages(
     numbers: dict[tuple[object, ...], int] = {}
     ends: list[tuple[int, int, int]] = []
     kinds: list[int] = []
-    ranks, devices = chunk_ranks(schedule, pp), kinds_of_ranks(setting, pp)
-    stages = segments_of_stages(setting, spec)
+    ranks, devices = chunk_ranks(schedule, pp), find_rank_kinds(setting, pp)
+    stages = find_stage_segments(setting, spec)
     for rank, (first, last) in zip(ranks, stages, strict=True):
         key = (
-            *kind_of_stage(setting, first, last),
+            *find_stage_kind(setting, first, last),
             devices[rank],
             classes[rank] if classes else 0,
         )
@@ -229,7 +231,9 @@ def alike_stages(
     )
 
 
-def kind_of_stage(setting: PricingSetting, first: int, last: int) -> tuple[object, ...]:
+def find_stage_kind(
+    setting: PricingSetting, first: int, last: int
+) -> tuple[object, ...]:
     """Return the key that tells stages apart: layers of each kind, and the ends of the model."""
     sizes = setting.decoder
     dense = sizes.experts.dense if sizes.experts else 0
@@ -271,7 +275,7 @@ def first_rank_stages(
 
 
 @lru_cache(maxsize=4096)
-def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
+def count_in_flight(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
     1F1B has as many as there are ranks (Narayanan et al., 2019); ZB-V has 2 P - 1. Interleaved
@@ -379,11 +383,11 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
     bounds: list[tuple[int, int]] = []
     ranks: list[int] = []
     begins: list[range] = []
-    for schedule in schedules_of(setting, pp, pp):
+    for schedule in list_schedules(setting, pp, pp):
         for layers in cuts_of(setting, pp, schedule):
             spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
             begins.append(range(len(bounds), len(bounds) + pp))
-            stages = segments_of_stages(setting, spec)
+            stages = find_stage_segments(setting, spec)
             ranks += [len(cuts) * pp + rank for rank in chunk_ranks(schedule, pp)]
             bounds += stages
             schedules.append(schedule)
@@ -406,7 +410,9 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
 
 
 @lru_cache(maxsize=64)
-def passes_of_chain(setting: PricingSetting, pp: int, microbatches: int) -> FloatArray:
+def count_chain_passes(
+    setting: PricingSetting, pp: int, microbatches: int
+) -> FloatArray:
     """Return how often a step's critical chain runs the passes of each stage. [2, stages]
 
     It runs both passes of every stage once, and those of the last rank's stages as often as

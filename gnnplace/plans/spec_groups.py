@@ -24,27 +24,27 @@ from gnnplace.costs import (
     Framework,
     ReplicaGroup,
     ReplicatedParameters,
-    offloading_of,
+    parse_offloading,
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.order.names import SHAPED_AS_V
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import SegmentSums, Stage, StageBytes, StageCost
-from gnnplace.plans.segments.chain import divisors_of
+from gnnplace.plans.segments.chain import list_divisors
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import (
     PlanAnswer,
     check_framework,
+    make_sized_stage,
+    make_spec_pricer,
     price,
-    pricer_of_spec,
-    stage_of_sizes,
 )
 from gnnplace.plans.spec_cuts import (
     PipelineCuts,
-    fewest_of_first_rank,
-    kind_of_stage,
-    kinds_of_ranks,
+    count_fewest_of_first_rank,
+    find_rank_kinds,
+    find_stage_kind,
     pipeline_cuts,
 )
 
@@ -125,7 +125,7 @@ class SpecGroup:
         spec = self.spec
         if spec.dp * spec.cp > 1 and hidden != HIDES_NOTHING:
             spec = spec.with_words(overlap=hidden)
-        return pricer_of_spec(self.setting, spec)
+        return make_spec_pricer(self.setting, spec)
 
     @cached_property
     def sums(self) -> SegmentSums | None:
@@ -157,7 +157,7 @@ class SpecGroup:
     @property
     def kinds(self) -> tuple[tuple[str, ...], ...]:
         """Return the kinds of the devices of every rank. [ranks]"""
-        return kinds_of_ranks(self.setting, self.spec.pp)
+        return find_rank_kinds(self.setting, self.spec.pp)
 
     def sums_on(self, kinds: tuple[str, ...]) -> SegmentSums:
         """Return prefix sums of the segments' costs on devices of some kinds."""
@@ -217,7 +217,7 @@ class SpecGroup:
     def whole(self) -> Stage:
         """Return a stage of all segments, to price what does not depend on where a stage ends."""
         sizes = self.setting.decoder
-        return stage_of_sizes(sizes, self.spec, 0, 0, sizes.layers + 2)
+        return make_sized_stage(sizes, self.spec, 0, 0, sizes.layers + 2)
 
     def replicas(self, family: PlanSpec) -> ReplicaGroup:
         """Return the replicas that sum gradients, with the ZeRO stage and group of a family."""
@@ -233,7 +233,7 @@ class SpecGroup:
         """
         spec, traits = self.spec, self.setting.framework.traits
         count, hidden = spec.dp * spec.cp, traits.may_hide
-        stages = zero_stages_of(self.setting, spec)
+        stages = list_zero_stages(self.setting, spec)
         if count == 1:
             # With state on the host a device alone has parts of it, too (DeepSpeed's ZeRO 2 and 3).
             shared = [zero for zero in stages if zero == 0 or spec.offload != NOTHING]
@@ -299,7 +299,7 @@ class SpecGroup:
         """
         key = self._key(spec, first, last, rank)
         if key not in self._costs:
-            stage = stage_of_sizes(self.setting.decoder, spec, rank, first, last)
+            stage = make_sized_stage(self.setting.decoder, spec, rank, first, last)
             self._costs[key] = self.pricer.cost(stage)
         return self._costs[key]
 
@@ -314,7 +314,7 @@ class SpecGroup:
         if key in self._costs:
             return self._costs[key]
         if key not in self._bytes:
-            stage = stage_of_sizes(self.setting.decoder, spec, rank, first, last)
+            stage = make_sized_stage(self.setting.decoder, spec, rank, first, last)
             sums = self.sums_on(self.kinds[rank])
             self._bytes[key] = self.pricer.stage_bytes(stage, sums)
         return self._bytes[key]
@@ -330,7 +330,7 @@ class SpecGroup:
             spec.zero,
             spec.zero_group,
             recompute or "none",
-            kind_of_stage(self.setting, first, last),
+            find_stage_kind(self.setting, first, last),
             self.kinds[rank],
         )
 
@@ -351,7 +351,7 @@ class SpecGroup:
         """Return the smallest stage that rank 0 has under any cut, as `mean_stage` does."""
         if self.spec.pp == 1:
             return self.mean_stage
-        return 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp)
+        return 0, 1 + count_fewest_of_first_rank(self.setting, self.spec.pp)
 
     def holds(self, spec: PlanSpec) -> bool:
         """Return whether the first and the fullest rank may hold a plan's stages under some cut.
@@ -392,7 +392,7 @@ class SpecGroup:
         key = spec.zero, spec.zero_group
         if key not in self._counts:
             low = 1 if self.smaller is None else self.smaller.least_layers(spec)
-            most_layers = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
+            most_layers = max(count_fewest_of_first_rank(self.setting, self.spec.pp), 1)
 
             def fits(count: int) -> bool:
                 return self._first_can_hold(spec.with_words(recompute=f"block:{count}"))
@@ -407,8 +407,8 @@ class SpecGroup:
             return 0.0
         sizes, size = self.setting.decoder, self.spec.dp * self.spec.microbatch_size
         # Every cut has one message's size.
-        sender = stage_of_sizes(sizes, self.spec, 0, 0, 1)
-        receiver = stage_of_sizes(sizes, self.spec, 1, 1, 2)
+        sender = make_sized_stage(sizes, self.spec, 0, 0, 1)
+        receiver = make_sized_stage(sizes, self.spec, 1, 1, 2)
         return self.pricer.message(size, sender, receiver)
 
 
@@ -468,18 +468,18 @@ def groups_of(
     sizes, framework = setting.decoder, setting.framework
     splits_tokens = framework.constants["splits_tokens"] > 0
     num_experts = sizes.experts.count if sizes.experts else 1
-    for pp, tp in itertools.product(divisors_of(num_devices), repeat=2):
+    for pp, tp in itertools.product(list_divisors(num_devices), repeat=2):
         if num_devices % (pp * tp) or pp > sizes.layers or tp > sizes.heads:
             continue
         outer_devices = num_devices // (pp * tp)
-        for cp in divisors_of(outer_devices):
+        for cp in list_divisors(outer_devices):
             if cp > MOST_CONTEXT:
                 continue
             dp = outer_devices // cp
             if batch % dp:
                 continue
-            groups = [ep for ep in divisors_of(dp * cp) if num_experts % ep == 0]
-            examples = [m for m in divisors_of(batch // dp) if m <= MOST_EXAMPLES]
+            groups = [ep for ep in list_divisors(dp * cp) if num_experts % ep == 0]
+            examples = [m for m in list_divisors(batch // dp) if m <= MOST_EXAMPLES]
             splits = (
                 (True, False)
                 if tp > 1 and splits_tokens
@@ -508,7 +508,7 @@ def _groups_of_devices(
     smaller: SpecGroup | None = None
     for size in examples:
         sized = spec.with_words(microbatch_size=size)
-        zero = max(zero_stages_of(setting, spec), default=0)
+        zero = max(list_zero_stages(setting, spec), default=0)
         try:
             check_framework(setting, sized.with_words(pp=1, zero=zero))
         except InputError:
@@ -517,7 +517,7 @@ def _groups_of_devices(
         yield smaller
 
 
-def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
+def list_zero_stages(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
     """Return the ZeRO stages that a plan may have.
 
     Plans with parameters on the host have stage 3 alone.
@@ -527,12 +527,12 @@ def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
         spec: The plan, of which `offload` counts.
     """
     stages = setting.framework.traits.zero_stages
-    if offloading_of(spec.offload).parameters:
+    if parse_offloading(spec.offload).parameters:
         return tuple(zero for zero in stages if zero == WHOLLY_SHARDED)
     return stages
 
 
-def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
+def list_families(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
     """Yield the kinds of recomputation with which plans of a group may fit.
 
     A family that recomputes some layers has the fewest with which rank 0 may fit.
@@ -552,7 +552,7 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
         yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
 
 
-def recomputed_modules_of(setting: PricingSetting) -> tuple[str, ...]:
+def list_recomputed_modules(setting: PricingSetting) -> tuple[str, ...]:
     """Return the modules that the search recomputes, as words; none if the framework cannot.
 
     There are two sets: what costs next to nothing (norms of their own, the up projections of latent
@@ -594,7 +594,7 @@ def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
 
 
 @lru_cache(maxsize=8)
-def columns_of_stages(group: SpecGroup) -> GroupColumns:
+def sum_stage_columns(group: SpecGroup) -> GroupColumns:
     """Return the costs of the stages of all cuts of a group. [stages] each
 
     They take memory in proportion to the cuts, so that they are kept only for the latest groups.
@@ -608,7 +608,7 @@ def columns_of_stages(group: SpecGroup) -> GroupColumns:
     return GroupColumns(*by_device_kind(group, columns_on))
 
 
-def exposed_of_stages(group: SpecGroup, family: PlanSpec) -> FloatArray:
+def sum_exposed_stages(group: SpecGroup, family: PlanSpec) -> FloatArray:
     """Return the seconds that ZeRO's exchanges add to both passes of stages. [2, stages]"""
     firsts, lasts = group.cuts.firsts, group.cuts.lasts
 
@@ -642,7 +642,7 @@ def by_device_kind(
 @lru_cache(maxsize=8)
 def dense_shares(group: SpecGroup) -> FloatArray:
     """Return the share of a group's dense parameters that every rank has. [cuts, ranks]"""
-    return group.cuts.by_rank(columns_of_stages(group).dense) / group.columns.dense[-1]
+    return group.cuts.by_rank(sum_stage_columns(group).dense) / group.columns.dense[-1]
 
 
 def _summed(column: FloatArray) -> FloatArray:

@@ -33,12 +33,17 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray
 from gnnplace.errors import InputError
-from gnnplace.plans.order.orders import chunk_ranks, fixed_rows, is_listed, peak_saved
+from gnnplace.plans.order.orders import (
+    chunk_ranks,
+    is_listed,
+    make_fixed_rows,
+    peak_saved,
+)
 from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.search.stage import StageBytes
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import PlanAnswer, layers_of_stages, priced_spec
+from gnnplace.plans.spec_answers import PlanAnswer, count_stage_layers, price_spec
 from gnnplace.plans.spec_bounds import (
     family_bound,
     first_rank_lacks,
@@ -47,13 +52,13 @@ from gnnplace.plans.spec_bounds import (
     row_bound,
     stages_by_kind,
 )
-from gnnplace.plans.spec_cuts import cuts_of, schedules_of
+from gnnplace.plans.spec_cuts import cuts_of, list_schedules
 from gnnplace.plans.spec_groups import (
     SpecGroup,
     SpecSpace,
-    families_of,
     first_that,
-    recomputed_modules_of,
+    list_families,
+    list_recomputed_modules,
 )
 
 MOST_DIVES = 100
@@ -194,12 +199,12 @@ class _SpecSearch:
             plain: Its words with the ZeRO stage.
             bound: Seconds that no plan without recomputation is below.
         """
-        for family in families_of(group, plain):
+        for family in list_families(group, plain):
             least_seconds = bound
             if family.recompute_kind != "none":
                 least_seconds = family_bound(group, family)
             self._push(least_seconds, group, Level.FAMILY, family)
-        for recompute in recomputed_modules_of(group.setting):
+        for recompute in list_recomputed_modules(group.setting):
             partial = group.recomputing(recompute)
             family = plain.with_words(recompute=recompute)
             if partial.holds(family):
@@ -230,7 +235,7 @@ class _SpecSearch:
         """
         plans = [plain.with_words(recompute=kind) for kind in kinds]
         return any(
-            self.accepts(row) for plan in plans for row in samples_of(group, plan)
+            self.accepts(row) for plan in plans for row in sample_family(group, plan)
         )
 
     def _expand_family(
@@ -250,10 +255,10 @@ class _SpecSearch:
         if is_first:
             if not self._may_accept(group, family, (family.recompute, "full")):
                 return
-            cuts = cuts_of_family(group, family)
+            cuts = bound_family_cuts(group, family)
         if not cuts:
             return
-        row = row_of_cut(group, family, cuts.pop()[1])
+        row = make_cut_row(group, family, cuts.pop()[1])
         if cuts:
             self._push(cuts[-1][0], group, Level.FAMILY, family, cuts)
         if row is None:
@@ -325,21 +330,21 @@ class _SpecSearch:
             heapq.heappush(self.heap, entry)
 
 
-def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
+def sample_family(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
     """Yield plans of a family of which a launcher can say one if it can say any.
 
     They have every cut of the layers under every name of a schedule.
     """
     schedules = {
         name.partition(":")[0]: name
-        for name in schedules_of(group.setting, family.pp, group.microbatches)
+        for name in list_schedules(group.setting, family.pp, group.microbatches)
     }
     for schedule in schedules.values():
         for layers in cuts_of(group.setting, family.pp, schedule):
             yield family.with_words(schedule=schedule, layers=layers)
 
 
-def cuts_of_family(group: SpecGroup, family: PlanSpec) -> CutsOfFamily:
+def bound_family_cuts(group: SpecGroup, family: PlanSpec) -> CutsOfFamily:
     """Return the schedules and cuts of a family with their bounds, the least bound last.
 
     Schedules that the group's micro-batches cannot have are left out.
@@ -354,7 +359,7 @@ def cuts_of_family(group: SpecGroup, family: PlanSpec) -> CutsOfFamily:
     return list(zip(bounds[order].tolist(), order.tolist(), strict=True))
 
 
-def row_of_cut(group: SpecGroup, family: PlanSpec, cut: int) -> PlanSpec | None:
+def make_cut_row(group: SpecGroup, family: PlanSpec, cut: int) -> PlanSpec | None:
     """Return the plan of a family with a schedule and a cut, or None if rank 0 is too small.
 
     Families that recompute some layers recompute as few of each stage as rank 0 needs, or of
@@ -373,7 +378,7 @@ def row_of_cut(group: SpecGroup, family: PlanSpec, cut: int) -> PlanSpec | None:
     def fits(count: int) -> bool:
         return not first_rank_lacks(group, _with_layers(group, row, count))
 
-    most_layers = max(layers_of_stages(group.setting, row))
+    most_layers = max(count_stage_layers(group.setting, row))
     count = first_that(fits, max(most_layers, 1))
     if not fits(count):
         return None
@@ -399,7 +404,7 @@ def fewest_recomputed(group: SpecGroup, spec: PlanSpec) -> PlanSpec:
     setting = group.setting
     upper = np.zeros(spec.pp, dtype=np.int64)
     ranks = chunk_ranks(spec.schedule, spec.pp)
-    for rank, count in zip(ranks, layers_of_stages(setting, spec), strict=True):
+    for rank, count in zip(ranks, count_stage_layers(setting, spec), strict=True):
         upper[rank] = max(upper[rank], count)
     tried = lower = np.minimum(spec.recompute_counts, upper)
     while True:
@@ -424,7 +429,7 @@ def ranks_that_fit(group: SpecGroup, spec: PlanSpec) -> BoolArray | None:
     """
     if is_listed(spec.schedule):  # what is in flight depends on the times
         try:
-            priced = priced_spec(group.setting, spec)
+            priced = price_spec(group.setting, spec)
         except InputError:
             return None
         reserved = np.array([rank.reserved for rank in rank_bytes(priced)])
@@ -441,7 +446,7 @@ def ranks_that_fit(group: SpecGroup, spec: PlanSpec) -> BoolArray | None:
     order = np.argsort(chunk_ranks(spec.schedule, spec.pp), kind="stable")
     of_kinds = np.array([cost.saved for cost in costs])
     saved[order] = of_kinds[stages.kinds.T.ravel()]
-    rows = fixed_rows(spec.schedule, spec.pp, saved.size, group.microbatches)
+    rows = make_fixed_rows(spec.schedule, spec.pp, saved.size, group.microbatches)
     fits: list[bool] = []
     for rank, saved_bytes in enumerate(peak_saved(*rows, saved).tolist()):
         of_rank = [costs[kind] for kind in stages.kinds[:, rank].tolist()]
@@ -453,5 +458,5 @@ def ranks_that_fit(group: SpecGroup, spec: PlanSpec) -> BoolArray | None:
 
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:
     """Return a plan that recomputes a number of layers of each stage."""
-    is_full = count >= max(layers_of_stages(group.setting, spec))
+    is_full = count >= max(count_stage_layers(group.setting, spec))
     return spec.with_words(recompute="full" if is_full else f"block:{count}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.decode.rollouts import Decoded as Decoded
     from gnnplace.policy.decode.rollouts import Rollouts as Rollouts
     from gnnplace.policy.decode.walk import WalkGraph as WalkGraph
-    from gnnplace.policy.gnn.clusters import clusters_of as clusters_of
+    from gnnplace.policy.gnn.clusters import build_clusters as build_clusters
     from gnnplace.policy.gnn.custom import described as described
     from gnnplace.policy.gnn.custom import trusting as trusting
     from gnnplace.policy.gnn.encoder import Encoder as Encoder
@@ -41,9 +41,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.gnn.network import GNN_CHECKPOINT as GNN_CHECKPOINT
     from gnnplace.policy.gnn.network import GnnPolicy as GnnPolicy
     from gnnplace.policy.gnn.network import load_gnn as load_gnn
+    from gnnplace.policy.gnn.network import make_tensors as make_tensors
     from gnnplace.policy.gnn.network import read_config as read_config
     from gnnplace.policy.gnn.network import read_gnn as read_gnn
-    from gnnplace.policy.gnn.network import tensors_of as tensors_of
     from gnnplace.policy.gnn.placer import GnnPlacer as GnnPlacer
     from gnnplace.policy.gnn.pyg import ProblemData as ProblemData
     from gnnplace.policy.gnn.pyg import over_message_passing as over_message_passing
@@ -63,7 +63,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.refine.refining_state import Placed as Placed
     from gnnplace.policy.refine.refining_state import read_previous as read_previous
     from gnnplace.policy.search import Anytime as Anytime
-    from gnnplace.policy.search import searched_from as searched_from
+    from gnnplace.policy.search import search_from as search_from
     from gnnplace.policy.weights import NETWORK_KEY as NETWORK_KEY
     from gnnplace.policy.weights import PLACER_KEY as PLACER_KEY
     from gnnplace.policy.weights import POLICY_CHECKPOINT as POLICY_CHECKPOINT

@@ -2,9 +2,9 @@
 
 A function marked with ``named_columns("row")`` writes ``row["idle gap"] = value``. The marker reads
 the function's source and puts a number in place of every name, in the order in which names first
-appear, before anything is compiled; numba sees ``row[3] = value``. ``names_of`` lists the names. A
-feature added in the middle is one new line: all numbers behind it, the number of features and the
-digest that goes into the version of the features follow.
+appear, before anything is compiled; numba sees ``row[3] = value``. ``list_feature_names`` lists the
+names. A feature added in the middle is one new line: all numbers behind it, the number of features
+and the digest that goes into the version of the features follow.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def named_columns(array: str) -> Callable[[Function], Function]:
     return mark
 
 
-def names_of(function: Any) -> tuple[str, ...]:
+def list_feature_names(function: Any) -> tuple[str, ...]:
     """Return the names of the features that a function writes, compiled or not, in their order."""
     names: tuple[str, ...] = getattr(function, "py_func", function).feature_names
     return names
 
 
-def version_of(*names: tuple[str, ...]) -> str:
+def compute_version(*names: tuple[str, ...]) -> str:
     """Return the version of features: what changes with any name, any place, and ``MEANING``."""
     digest = sha256(
         "\n\n".join("\n".join(columns) for columns in names).encode()

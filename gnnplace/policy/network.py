@@ -66,7 +66,7 @@ class SavedNetwork(nn.Module):
     tags: ClassVar[tuple[str, ...]] = ("device-placement",)
     arguments: dict[str, Any]
 
-    def saved_config(self) -> dict[str, Any]:
+    def make_saved_config(self) -> dict[str, Any]:
         """Return what ``config.json`` has: the constructor's arguments and the placer."""
         return {**self.arguments, PLACER_KEY: self.placer}
 
@@ -79,7 +79,7 @@ class SavedNetwork(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self, str(folder / WEIGHTS_FILE))
-        config = json.dumps(self.saved_config(), sort_keys=True, indent=2)
+        config = json.dumps(self.make_saved_config(), sort_keys=True, indent=2)
         (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
         card = folder / CARD_FILE
         if not card.exists():

@@ -114,7 +114,7 @@ KINDS = (
 )
 
 
-def searched_from(space: SearchSpace, start: Decoded) -> SearchState:
+def search_from(space: SearchSpace, start: Decoded) -> SearchState:
     """Return the state of a search that begins where a decode ended; the priority is
     justification's.
     """

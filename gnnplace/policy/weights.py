@@ -26,7 +26,12 @@ from gnnplace.files import Schema, parse, read_json
 from gnnplace.policy.card import CARD, TrainingCard
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
+from gnnplace.policy.naming import (
+    NamedRow,
+    compute_version,
+    list_feature_names,
+    named_columns,
+)
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 
@@ -111,8 +116,8 @@ def spread_over(times: FloatArray, devices: FloatArray) -> FloatArray:
     return np.asarray(np.sqrt(variance))
 
 
-GLOBAL = names_of(_write_global)
-FEATURE_VERSION = version_of(DYNAMIC, REFINING, GLOBAL)
+GLOBAL = list_feature_names(_write_global)
+FEATURE_VERSION = compute_version(DYNAMIC, REFINING, GLOBAL)
 
 
 class PolicyConfig(Schema):

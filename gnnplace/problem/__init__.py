@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster import Device as Device
     from gnnplace.problem.cluster import Link as Link
     from gnnplace.problem.cluster import all_pairs as all_pairs
-    from gnnplace.problem.cluster import counts_of_devices as counts_of_devices
+    from gnnplace.problem.cluster import list_device_counts as list_device_counts
     from gnnplace.problem.cluster import load_cluster as load_cluster
     from gnnplace.problem.cluster import preset_names as preset_names
     from gnnplace.problem.cluster import write_cluster as write_cluster
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster.cluster import is_between as is_between
     from gnnplace.problem.cluster.gpus import FLOAT32 as FLOAT32
     from gnnplace.problem.cluster.gpus import figures as figures
-    from gnnplace.problem.cluster.gpus import known_kind as known_kind
+    from gnnplace.problem.cluster.gpus import find_kind as find_kind
     from gnnplace.problem.cluster.headroom import read_headroom as read_headroom
     from gnnplace.problem.cluster.headroom import with_slack as with_slack
     from gnnplace.problem.cluster.machine import machine as machine

@@ -37,16 +37,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.hybrid import hybrid_study_data as hybrid_study_data
     from gnnplace.report.hybrid import hybrid_study_lines as hybrid_study_lines
     from gnnplace.report.hybrid import hybrid_table as hybrid_table
-    from gnnplace.report.launch import converted_lines as converted_lines
+    from gnnplace.report.launch import format_converted_lines as format_converted_lines
     from gnnplace.report.launch import launch_answer as launch_answer
     from gnnplace.report.launch import launch_lines as launch_lines
     from gnnplace.report.measurements import calibration_table as calibration_table
     from gnnplace.report.measurements import run_table as run_table
     from gnnplace.report.money import PlanCost as PlanCost
     from gnnplace.report.money import compute_cost as compute_cost
+    from gnnplace.report.money import compute_plan_cost as compute_plan_cost
+    from gnnplace.report.money import compute_plan_costs as compute_plan_costs
     from gnnplace.report.money import cost_lines as cost_lines
-    from gnnplace.report.money import cost_of_plan as cost_of_plan
-    from gnnplace.report.money import costs_of_plans as costs_of_plans
     from gnnplace.report.money import machine_lines as machine_lines
     from gnnplace.report.money import rank_machines as rank_machines
     from gnnplace.report.money import read_prices as read_prices
@@ -73,8 +73,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.plans import run_lines as run_lines
     from gnnplace.report.plans import write_plan_trace as write_plan_trace
     from gnnplace.report.priced import constant_lines as constant_lines
-    from gnnplace.report.priced import priced_sections as priced_sections
-    from gnnplace.report.rates import token_count as token_count
+    from gnnplace.report.priced import describe_priced as describe_priced
+    from gnnplace.report.rates import parse_token_count as parse_token_count
     from gnnplace.report.road import Road as Road
     from gnnplace.report.road import Walking as Walking
     from gnnplace.report.road import walk_road as walk_road
@@ -94,10 +94,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.tables import check_table as check_table
     from gnnplace.report.tables import comparison as comparison
     from gnnplace.report.tables import comparison_answer as comparison_answer
+    from gnnplace.report.tables import find_moved_modules as find_moved_modules
     from gnnplace.report.tables import interval_answer as interval_answer
     from gnnplace.report.tables import interval_keys as interval_keys
     from gnnplace.report.tables import memory_lines as memory_lines
-    from gnnplace.report.tables import moved_between as moved_between
     from gnnplace.report.tables import placement_table as placement_table
     from gnnplace.report.tables import plan_table as plan_table
     from gnnplace.report.tables import simulation_answer as simulation_answer

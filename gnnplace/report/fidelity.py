@@ -15,8 +15,8 @@ from gnnplace.measurements import (
     FidelityRow,
     Sample,
     Study,
+    calibrate_cluster,
     calibrated,
-    calibrated_cluster,
     ceiling,
     link_residuals,
     op_residuals,
@@ -160,7 +160,7 @@ def write_study(study: Study, folder: Path) -> None:
     write_json(
         folder / "problem.json", problem_to_data(better) | {"x-calibration": asdict(c)}
     )
-    write_cluster(folder / "cluster.yaml", calibrated_cluster(problem.cluster, c))
+    write_cluster(folder / "cluster.yaml", calibrate_cluster(problem.cluster, c))
 
 
 def agreement_plot(rows: Sequence[FidelityRow], title: str) -> Figure:

@@ -19,8 +19,8 @@ from gnnplace.plans import (
     ReplicaAdvice,
     SplitRow,
     best_data_parallel,
+    find_published_gain,
     gain_at_scale,
-    published_gain,
 )
 from gnnplace.plans import advice_sentence as sentence
 from gnnplace.report import html
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def hybrid_study_data(study: HybridStudy) -> dict[str, Any]:
     """Return the study as plain data, in seconds."""
-    published = published_gain(study.name)
+    published = find_published_gain(study.name)
     best = study.advice.best
     alternative = None
     if study.alternative is not None:
@@ -117,7 +117,7 @@ def _alternative_lines(study: HybridStudy) -> list[str]:
 
 
 def _published_lines(study: HybridStudy) -> list[str]:
-    published = published_gain(study.name)
+    published = find_published_gain(study.name)
     gain = gain_at_scale(study.rows)
     alone = best_data_parallel(study.rows)
     lines = []

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.launch import LaunchAnswer, priced_spec
+from gnnplace.launch import LaunchAnswer, with_priced_schedule
 from gnnplace.plans import Plan, device_peaks, roofline_line
 from gnnplace.report.answer import Answer, Lines
 from gnnplace.report.plans import job_words
@@ -38,7 +38,7 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
     return [*lines, f"written to {path}; start: {made.command.replace('FILE', path)}"]
 
 
-def converted_lines(converted: LaunchFile, source: str, path: str) -> list[str]:
+def format_converted_lines(converted: LaunchFile, source: str, path: str) -> list[str]:
     """Format what `gnnplace convert FILE --to` prints of another launcher's file.
 
     Args:
@@ -69,7 +69,9 @@ def launch_answer(found: LaunchAnswer, model: str, cluster: str) -> Answer:
         "interval": None
         if found.answer.low is None
         else [found.answer.low, found.answer.high],
-        "memory": device_peaks(found.setting, priced_spec(found.plan, found.setting)),
+        "memory": device_peaks(
+            found.setting, with_priced_schedule(found.plan, found.setting)
+        ),
         "notes": list(found.notes),
     }
     lines = _answer_lines(found, model, cluster)

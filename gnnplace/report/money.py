@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gnnplace.errors import InputError
 from gnnplace.plans import Plan
-from gnnplace.problem import ASSUMED_WATTS, Cluster, figures, known_kind
+from gnnplace.problem import ASSUMED_WATTS, Cluster, figures, find_kind
 from gnnplace.units import HOUR, count_text
 
 BILLION = 1e9
@@ -55,7 +55,7 @@ def read_prices(text: str, clusters: Sequence[Cluster]) -> dict[str, float]:
     prices: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = part.strip().partition("=")
-        kind = known_kind(name)
+        kind = find_kind(name)
         try:
             price = float(number.strip().removeprefix("$"))
         except ValueError:
@@ -69,7 +69,7 @@ def read_prices(text: str, clusters: Sequence[Cluster]) -> dict[str, float]:
         prices[kind or name] = price
     for cluster in clusters:
         for kind in cluster.kinds:
-            if (known_kind(kind) or kind) not in prices:
+            if (find_kind(kind) or kind) not in prices:
                 raise InputError(
                     f"--price: has none of {kind!r}; add {kind}=USD, a GPU-hour"
                 )
@@ -97,7 +97,7 @@ def compute_cost(
     watts = 0.0
     for kind, count in Counter(device.kind for device in cluster.devices).items():
         card = figures(kind)
-        rate += count * prices[known_kind(kind) or kind]
+        rate += count * prices[find_kind(kind) or kind]
         # A card whose power is only assumed makes the energy unknown.
         watts += math.nan if ASSUMED_WATTS in card.source else count * card.power
     step = rate * seconds / HOUR
@@ -113,7 +113,7 @@ def compute_cost(
     )
 
 
-def cost_of_plan(
+def compute_plan_cost(
     plan: Plan, cluster: Cluster, prices: Mapping[str, float], run_tokens: float | None
 ) -> PlanCost | None:
     """Return what a plan costs, as `compute_cost`; None where it is not feasible."""
@@ -128,7 +128,7 @@ def cost_of_plan(
     )
 
 
-def costs_of_plans(
+def compute_plan_costs(
     plans: Mapping[str, Plan],
     clusters: Mapping[str, Cluster],
     prices: Mapping[str, float],

@@ -61,11 +61,13 @@ def _measured(found: PlanExplanation) -> list[str]:
         references.append(
             f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}"
         )
-    place, *lines = measured_lines(steps, found.step_time, found.interval, found.causes)
+    place, *lines = format_measured_lines(
+        steps, found.step_time, found.interval, found.causes
+    )
     return [place, *references, *lines]
 
 
-def measured_lines(
+def format_measured_lines(
     steps: MeasuredSteps,
     step: float,
     interval: tuple[float, float],
@@ -115,7 +117,7 @@ def launch_explanation_answer(
     lines += change_lines(found, step, fits=answer.feasible)
     if found.measured is not None:
         interval = (answer.low or 0.0, answer.high or 0.0)
-        lines += measured_lines(found.measured, step, interval, found.causes)
+        lines += format_measured_lines(found.measured, step, interval, found.causes)
     data = {
         **priced.data,
         "parts": found.parts,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.costs import tested_words
+from gnnplace.costs import describe_tests
 from gnnplace.errors import InputError
 from gnnplace.plans import (
     FORWARD_PASS,
@@ -33,9 +33,9 @@ from gnnplace.plans import (
     PlanFile,
     StageEntry,
     Timing,
+    iterate_passes,
     layer_of,
     parse_adapters,
-    passes_in,
     timed,
 )
 from gnnplace.report.answer import (
@@ -51,7 +51,7 @@ from gnnplace.report.html import Html, figure, footer, heading, paragraph, share
 from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
 from gnnplace.report.side_by_side import launcher_sections, short_words, trade_table
-from gnnplace.report.tables import moved_between
+from gnnplace.report.tables import find_moved_modules
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
@@ -156,7 +156,7 @@ def basis_line(plan: Plan) -> str:
     )
     if file.source == "captured":
         return f"{job}; priced by the kernels that were captured"
-    tested = tested_words(file.framework)
+    tested = describe_tests(file.framework)
     basis = "the model's sizes"
     if file.source == "blocks":
         basis = "the blocks that were recognised,"
@@ -254,7 +254,7 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
         if seconds is not None:
             price = f"{step_text(seconds)} a step, predicted"
         lines.append(f"{name}: {price}, {plan.shape}")
-    moves = moved_between(before, after)
+    moves = find_moved_modules(before, after)
     lines.append(f"{len(moves)} modules moved")
     return [
         *lines,
@@ -641,7 +641,7 @@ def _timing(plan: Plan) -> Timing | None:
     file = plan.file
     if not file.actions or not all(stage.seconds for stage in file.stages):
         return None
-    rows = [list(passes_in(row)) for row in file.actions]
+    rows = [list(iterate_passes(row)) for row in file.actions]
     if not file.ends or sum(map(len, rows)) > MOST:
         return None
     apart = any(action.kind == "W" for row in rows for action in row)

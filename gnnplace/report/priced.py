@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gnnplace.costs import Constant, ServerNetwork, tested_words
+from gnnplace.costs import Constant, ServerNetwork, describe_tests
 from gnnplace.planning import PricedTable
 from gnnplace.report.answer import Column, Lines, Section, Table
 
 SHOWN = 30  # rows
 
 
-def priced_sections(priced: PricedTable) -> list[Section]:
+def describe_priced(priced: PricedTable) -> list[Section]:
     """Describe the feasible plans, the fastest first, then the others with the reason.
 
     Programs have the table as it was given, with the answers of each row.
@@ -21,7 +21,7 @@ def priced_sections(priced: PricedTable) -> list[Section]:
     count = f"{len(answers)} plans" if len(answers) > 1 else "1 plan"
     tested = "by captured kernels"
     if priced.by_sizes:
-        tested = tested_words(priced.framework)
+        tested = describe_tests(priced.framework)
 
     def get_interval(k: int) -> str | None:
         """Return the times between which four of five steps are."""

@@ -13,7 +13,7 @@ import re
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans import PlanFile
-from gnnplace.problem import figures, known_kind, load_cluster
+from gnnplace.problem import figures, find_kind, load_cluster
 from gnnplace.units import DAY, HOUR, count_text, days_text
 
 TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}
@@ -36,7 +36,7 @@ def _kind(file: PlanFile) -> str | None:
         kinds = load_cluster(file.cluster_file or file.cluster).kinds
     except GnnplaceError:
         return None
-    table_kind = known_kind(kinds[0])
+    table_kind = find_kind(kinds[0])
     if len(kinds) == 1 and table_kind not in (None, "cpu"):
         return kinds[0]
     return None
@@ -53,7 +53,7 @@ def rates_line(file: PlanFile, seconds: float) -> str:
     return ", ".join([*figures, *([f"MFU {share:.1%}"] if share is not None else [])])
 
 
-def token_count(text: str, option: str = "--tokens") -> float:
+def parse_token_count(text: str, option: str = "--tokens") -> float:
     """Parse a number of tokens, such as 15T, 300B or 1.5e9.
 
     Raises:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gnnplace.launch import launch_plan_of, start_command
+from gnnplace.launch import make_launch_plan, start_command
 from gnnplace.plans import OWN, Plan, PlanFile, TradeEntry
 from gnnplace.report.answer import (
     Column,
@@ -94,7 +94,7 @@ def _words_of(file: PlanFile) -> str:
         return short_words(file.words)
     if file.launcher is None:
         return Plan(file).shape
-    return launch_plan_of(Plan(file))[0].words
+    return make_launch_plan(Plan(file))[0].words
 
 
 def _figures(file: PlanFile) -> list[str]:

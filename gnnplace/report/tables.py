@@ -360,7 +360,7 @@ def plan_table(plan: Plan) -> TextTable:
     return text_table("", PLAN_HEADINGS, rows)
 
 
-def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
+def find_moved_modules(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
     """Return where each module is in two plans of one model, if that differs."""
 
     def places(plan: Plan) -> dict[str, str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.answers import SplitOptions as SplitOptions
     from gnnplace.sharding.answers import fastest_split as fastest_split
     from gnnplace.sharding.answers import is_file as is_file
-    from gnnplace.sharding.answers import limited_split as limited_split
+    from gnnplace.sharding.answers import limit_split as limit_split
     from gnnplace.sharding.answers import load_layers as load_layers
     from gnnplace.sharding.answers import mesh_machine as mesh_machine
     from gnnplace.sharding.answers import shard_for as shard_for
@@ -54,17 +54,21 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.captured.layout import Shape as Shape
     from gnnplace.sharding.captured.layout import SplitGraph as SplitGraph
     from gnnplace.sharding.captured.layout import SplitOp as SplitOp
+    from gnnplace.sharding.captured.layout import count_parts as count_parts
     from gnnplace.sharding.captured.layout import default_mesh as default_mesh
     from gnnplace.sharding.captured.layout import gradient_layout as gradient_layout
     from gnnplace.sharding.captured.layout import is_gathered as is_gathered
     from gnnplace.sharding.captured.layout import made_layout as made_layout
     from gnnplace.sharding.captured.layout import parts_in as parts_in
-    from gnnplace.sharding.captured.layout import parts_of as parts_of
     from gnnplace.sharding.captured.layout import read_layout as read_layout
     from gnnplace.sharding.captured.problem import CapturedProblem as CapturedProblem
-    from gnnplace.sharding.captured.problem import captured_parts as captured_parts
-    from gnnplace.sharding.captured.problem import captured_tables as captured_tables
+    from gnnplace.sharding.captured.problem import (
+        build_captured_tables as build_captured_tables,
+    )
     from gnnplace.sharding.captured.problem import completed as completed
+    from gnnplace.sharding.captured.problem import (
+        price_captured_parts as price_captured_parts,
+    )
     from gnnplace.sharding.captured.recording import record_calls as record_calls
     from gnnplace.sharding.captured.split import LayerGraph as LayerGraph
     from gnnplace.sharding.captured.split import LayerSplit as LayerSplit
@@ -77,7 +81,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.run.measure import (
         broadcast_from_first as broadcast_from_first,
     )
-    from gnnplace.sharding.run.measure import measured_figures as measured_figures
+    from gnnplace.sharding.run.measure import measure_figures as measure_figures
     from gnnplace.sharding.run.move import Regathering as Regathering
     from gnnplace.sharding.run.move import dtensor_placements as dtensor_placements
     from gnnplace.sharding.run.move import flatten_mesh as flatten_mesh

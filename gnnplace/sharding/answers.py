@@ -133,7 +133,7 @@ def shard_tables(what: str, options: SplitOptions | None = None) -> AnswerTables
     options = options or SplitOptions()
     if not is_file(what):
         options.count(options.exchange())  # bad options are refused before the capture
-        return tables_of_layers(load_layers(what), options)
+        return build_layer_tables(load_layers(what), options)
     if options.cluster is not None or options.links is not None:
         raise InputError("--cluster, --links: the sharding file has its own costs")
     if options.devices is not None:
@@ -146,7 +146,7 @@ def is_file(what: str) -> bool:
     return what.endswith(".json") or Path(what).is_file()
 
 
-def tables_of_layers(layers: LayerGraph, options: SplitOptions) -> AnswerTables:
+def build_layer_tables(layers: LayerGraph, options: SplitOptions) -> AnswerTables:
     """Return the cost tables of a captured model's layers.
 
     Raises:
@@ -289,7 +289,7 @@ def _fewest(what: str, goal: SplitGoal, options: SplitOptions) -> GoalAnswer:
     layers = load_layers(what)
     reasons: dict[int, str] = {}
     for devices in range(1, max_devices + 1):
-        tables = tables_of_layers(layers, replace(options, devices=devices))
+        tables = build_layer_tables(layers, replace(options, devices=devices))
         try:
             result = shard_network(tables, memory_limit=goal.memory_limit)
         except InfeasibleError as error:
@@ -327,12 +327,12 @@ def load_layers(spec: str) -> LayerGraph:
     from gnnplace import tracing
 
     try:
-        return layers_of_workload(tracing.workload_of(spec, fake=True))
+        return record_workload_layers(tracing.make_workload(spec, fake=True))
     except (CaptureError, InputError):  # what it does may depend on its numbers
-        return layers_of_workload(tracing.workload_of(spec))
+        return record_workload_layers(tracing.make_workload(spec))
 
 
-def layers_of_workload(workload: Workload) -> LayerGraph:
+def record_workload_layers(workload: Workload) -> LayerGraph:
     """Return the layers of a workload, its loss among them.
 
     Raises:
@@ -345,7 +345,7 @@ def layers_of_workload(workload: Workload) -> LayerGraph:
     return layer_graph(workload.model, workload.inputs, loss, workload.name)
 
 
-def limited_split(
+def limit_split(
     constraints: Given | None,
     options: SplitOptions | None = None,
     *,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.kernels import run_kernel as run_kernel
     from gnnplace.simulation.kernels import step_time_kernel as step_time_kernel
     from gnnplace.simulation.list_scheduling import distances as distances
+    from gnnplace.simulation.list_scheduling import find_times as find_times
     from gnnplace.simulation.list_scheduling import justify as justify
     from gnnplace.simulation.list_scheduling import list_schedule as list_schedule
     from gnnplace.simulation.list_scheduling import (
@@ -47,11 +48,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.simulation.list_scheduling import mean_upward_rank as mean_upward_rank
     from gnnplace.simulation.list_scheduling import priorities as priorities
-    from gnnplace.simulation.list_scheduling import reversed_problem as reversed_problem
+    from gnnplace.simulation.list_scheduling import reverse_problem as reverse_problem
     from gnnplace.simulation.list_scheduling import (
-        timed_list_schedule as timed_list_schedule,
+        time_list_schedule as time_list_schedule,
     )
-    from gnnplace.simulation.list_scheduling import times_of as times_of
     from gnnplace.simulation.list_scheduling import turn_order as turn_order
     from gnnplace.simulation.memory import excess_kernel as excess_kernel
     from gnnplace.simulation.memory import most_memory as most_memory
@@ -59,11 +59,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.simulator import Simulation as Simulation
     from gnnplace.simulation.simulator import Simulator as Simulator
     from gnnplace.simulation.simulator import Transfers as Transfers
-    from gnnplace.simulation.simulator import finished_placement as finished_placement
+    from gnnplace.simulation.simulator import finish_placement as finish_placement
     from gnnplace.simulation.simulator import merge_sequences as merge_sequences
     from gnnplace.simulation.simulator import simulate as simulate
+    from gnnplace.simulation.step_count import count_budget_steps as count_budget_steps
     from gnnplace.simulation.step_count import count_steps as count_steps
-    from gnnplace.simulation.step_count import counted_steps as counted_steps
     from gnnplace.simulation.step_count import steps_so_far as steps_so_far
     from gnnplace.simulation.transfer import BUSY as BUSY
     from gnnplace.simulation.transfer import DELAY as DELAY
@@ -87,7 +87,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.transfer import pay as pay
     from gnnplace.simulation.transfer import receive_time as receive_time
     from gnnplace.simulation.transfer import restore as restore
-    from gnnplace.simulation.transfer import reversed_links as reversed_links
+    from gnnplace.simulation.transfer import reverse_links as reverse_links
     from gnnplace.simulation.transfer import seconds_between as seconds_between
     from gnnplace.simulation.transfer import send_time as send_time
     from gnnplace.simulation.transfer import sender_seconds as sender_seconds

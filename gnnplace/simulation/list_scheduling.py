@@ -58,7 +58,7 @@ from gnnplace.simulation.transfer import (
     linked,
     mean_seconds,
     receive_time,
-    reversed_links,
+    reverse_links,
     send,
 )
 
@@ -92,7 +92,7 @@ def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) ->
 
 
 @kernel
-def timed_list_schedule(
+def time_list_schedule(
     compiled: Compiled,
     device: IntArray,
     priority: FloatArray,
@@ -270,7 +270,7 @@ def list_schedule_in_kernel(
     compiled: Compiled, device: IntArray, priority: FloatArray
 ) -> IntArray:
     """Return what ``list_schedule`` does, for kernels. [n]"""
-    return timed_list_schedule(
+    return time_list_schedule(
         compiled, device, priority, empty_floats(len(device)), np.inf
     )
 
@@ -284,7 +284,7 @@ def list_schedule(
     says that the placement is infeasible. It is no kernel of its own: one more that takes a
     problem's arrays is a third of a second of compilation. [n]
     """
-    order: IntArray = timed_list_schedule(
+    order: IntArray = time_list_schedule(
         compiled, device, priority, np.empty(len(device)), np.inf
     )
     return order
@@ -349,7 +349,7 @@ def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray
     return batch[int(np.argmin(times))]
 
 
-def reversed_problem(compiled: Compiled) -> Compiled:
+def reverse_problem(compiled: Compiled) -> Compiled:
     """Return the same ops and devices with every edge and link turned round; a tensor an edge."""
     n = len(compiled.state)
     edges = len(compiled.consumer)
@@ -376,11 +376,11 @@ def reversed_problem(compiled: Compiled) -> Compiled:
         consumer=source,
         input_offset=offsets(inputs),
         input_tensor=np.argsort(source, kind="stable").astype(np.int32),
-        links=reversed_links(compiled.links),
+        links=reverse_links(compiled.links),
     )
 
 
-def times_of(
+def find_times(
     compiled: Compiled, device: IntArray, order: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Start and finish of each op in seconds. [n], [n]"""
@@ -401,7 +401,7 @@ def times_of(
 
 def finish_times(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
     """Return the seconds at which each op finishes. [n]"""
-    return times_of(compiled, device, order)[1]
+    return find_times(compiled, device, order)[1]
 
 
 def distances(
@@ -411,7 +411,7 @@ def distances(
 
     Args:
         compiled: the compiled problem, as it is and not reversed.
-        reversed_compiled: ``reversed_problem(c)``.
+        reversed_compiled: ``reverse_problem(c)``.
         device: device of each op. [n]
         order: all ops as the schedule to improve has them. [n]
     """

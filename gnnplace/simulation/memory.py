@@ -143,11 +143,13 @@ def peak_kernel(
     state: FloatArray,
 ) -> FloatArray:
     """Return the peak bytes of each device from lifetimes and the state of each device. [D]."""
-    return sorted_peak(where, begin, end, size, state, ascending(begin), ascending(end))
+    return find_sorted_peak(
+        where, begin, end, size, state, ascending(begin), ascending(end)
+    )
 
 
 @kernel
-def sorted_peak(
+def find_sorted_peak(
     where: IntArray,
     begin: FloatArray,
     end: FloatArray,
@@ -230,7 +232,7 @@ def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
 
 
 @inner(_nrt=False)
-def excess_of(need: FloatArray, limit: FloatArray) -> float:
+def sum_excess(need: FloatArray, limit: FloatArray) -> float:
     """Return the bytes above the limit summed over devices."""
     total = 0.0
     for d in range(len(need)):
@@ -268,12 +270,12 @@ def excess_kernel(
         return step_time, 0.0
     state = device_state(compiled, device)
     if status != DONE:
-        return np.inf, excess_of(state, compiled.memory)
+        return np.inf, sum_excess(state, compiled.memory)
     lives = lifetimes(
         compiled, device, start, finish, transfer[:count], service[:count], doubtful
     )
     peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], state)
-    return step_time, excess_of(peak, compiled.memory)
+    return step_time, sum_excess(peak, compiled.memory)
 
 
 def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:

@@ -31,10 +31,10 @@ from gnnplace.simulation.list_scheduling import complete
 from gnnplace.simulation.memory import (
     device_state,
     excess_kernel,
+    find_sorted_peak,
     lifetimes,
     most_memory,
     peak_kernel,
-    sorted_peak,
 )
 from gnnplace.simulation.step_count import count_steps
 
@@ -274,7 +274,7 @@ class Simulator:
         """Return an order of all ops for given devices by list scheduling. [n]"""
         return complete(self.problem, self.compiled, device)
 
-    def order_of(self, placement: Placement) -> IntArray:
+    def find_order(self, placement: Placement) -> IntArray:
         """Return one order of all ops that agrees with the graph and the placement's sequences. [n]
 
         Raises:
@@ -303,7 +303,7 @@ class Simulator:
         _, begin, end, _ = lives
         by_begin = np.argsort(begin, kind="stable").astype(np.int32)
         by_end = np.argsort(end, kind="stable").astype(np.int32)
-        peak = sorted_peak(*lives, state, by_begin, by_end)
+        peak = find_sorted_peak(*lives, state, by_begin, by_end)
         devices = problem.cluster.devices
         reasons += [
             f"device {devices[d].name!r} needs {peak[d]:.6g} bytes at its peak, "
@@ -331,7 +331,7 @@ def simulate(problem: Problem, placement: Placement) -> Simulation:
         DeadlockError: sequences contradict the graph; names the ops of a cycle.
     """
     simulator = Simulator(problem)
-    return simulator.run(placement.device, simulator.order_of(placement))
+    return simulator.run(placement.device, simulator.find_order(placement))
 
 
 def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArray:
@@ -357,7 +357,7 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
     return order
 
 
-def finished_placement(
+def finish_placement(
     problem: Problem, device: IntArray, order: IntArray, **about: object
 ) -> Placement:
     """Return a placement with the sequences of ``order``; ``about`` sets its other attributes."""

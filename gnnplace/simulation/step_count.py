@@ -16,13 +16,13 @@ _counters: list[list[float]] = []
 
 
 def count_steps(number: float = 1) -> None:
-    """Add simulated steps to the count, within ``counted_steps``."""
+    """Add simulated steps to the count, within ``count_budget_steps``."""
     if _counters:
         _counters[-1][0] += number
 
 
 def steps_so_far() -> float | None:
-    """Return the steps simulated so far; None outside of ``counted_steps``."""
+    """Return the steps simulated so far; None outside of ``count_budget_steps``."""
     if not _counters:
         return None
     _counters[-1][0] += LOOK
@@ -30,7 +30,7 @@ def steps_so_far() -> float | None:
 
 
 @contextmanager
-def counted_steps() -> Iterator[None]:
+def count_budget_steps() -> Iterator[None]:
     """Have the clock of budgets (``placers.search.space.now``) count simulated steps within it."""
     _counters.append([0.0])
     try:

@@ -16,7 +16,7 @@ a message only when its *consumer* is booked, and may already have booked other 
 sender's next op starts that much later; ops that are already booked do not move. The two agree if
 the producer is the last op of its device.
 
-In a reversed step (``reversed_links``) links change their ends and overheads their sides. A copy
+In a reversed step (``reverse_links``) links change their ends and overheads their sides. A copy
 made by the sender becomes a copy made by the receiver after the message has arrived.
 
 Complexity: O(W) a message for links of W channels. Kernels call these functions in their innermost
@@ -108,7 +108,7 @@ def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links
     )
 
 
-def reversed_links(links: Links) -> Links:
+def reverse_links(links: Links) -> Links:
     """Return the links as a step read backwards has them."""
     costs = links.costs.transpose(1, 0, 2).copy()
     copies_there = costs[:, :, BUSY] > 0.0

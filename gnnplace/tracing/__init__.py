@@ -74,7 +74,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards import find_siblings as find_siblings
     from gnnplace.tracing.guards import other_generators as other_generators
     from gnnplace.tracing.guards import prove as prove
-    from gnnplace.tracing.guards import proved_apart as proved_apart
+    from gnnplace.tracing.guards import prove_apart as prove_apart
     from gnnplace.tracing.guards import reading as reading
     from gnnplace.tracing.guards import unguarded as unguarded
     from gnnplace.tracing.inputs import NAMED as NAMED
@@ -87,14 +87,14 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.loading import doubled as doubled
     from gnnplace.tracing.loading import in_double as in_double
     from gnnplace.tracing.loading import load as load
-    from gnnplace.tracing.loading import options_of as options_of
-    from gnnplace.tracing.loading import shares_of as shares_of
+    from gnnplace.tracing.loading import make_shares as make_shares
+    from gnnplace.tracing.loading import parse_options as parse_options
     from gnnplace.tracing.models import capture as capture
     from gnnplace.tracing.models import capture_model as capture_model
     from gnnplace.tracing.models import capture_workload as capture_workload
+    from gnnplace.tracing.models import make_workload as make_workload
     from gnnplace.tracing.models import refuse_meta as refuse_meta
     from gnnplace.tracing.models import say_batch as say_batch
-    from gnnplace.tracing.models import workload_of as workload_of
     from gnnplace.tracing.options import CaptureOptions as CaptureOptions
     from gnnplace.tracing.program import BACKWARD as BACKWARD
     from gnnplace.tracing.program import FORWARD as FORWARD
@@ -132,7 +132,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.rounding import TOLERANCE as TOLERANCE
     from gnnplace.tracing.rounding import VANISHED as VANISHED
     from gnnplace.tracing.rounding import coarsest as coarsest
-    from gnnplace.tracing.rounding import largest_of as largest_of
+    from gnnplace.tracing.rounding import find_largest as find_largest
     from gnnplace.tracing.rounding import relative_error as relative_error
     from gnnplace.tracing.rules import DISPATCH as DISPATCH
     from gnnplace.tracing.rules import EXPERTS as EXPERTS
@@ -161,7 +161,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.step import initialise_lazy as initialise_lazy
     from gnnplace.tracing.step import is_uninitialised as is_uninitialised
     from gnnplace.tracing.tensors import DATA as DATA
-    from gnnplace.tracing.tensors import storage_of as storage_of
-    from gnnplace.tracing.tensors import tensors_in as tensors_in
+    from gnnplace.tracing.tensors import find_tensors as find_tensors
+    from gnnplace.tracing.tensors import get_storage_key as get_storage_key
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -32,7 +32,7 @@ import torch
 from torch.nn.parameter import Buffer
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.geometric_names import BATCH_TABLES, NUM_GRAPHS, entries_of, kind_of
+from gnnplace.geometric_names import BATCH_TABLES, NUM_GRAPHS, kind_of, read_entries
 from gnnplace.torch_names import FakeTensor, disabled_torch_function_impl, pytree
 
 if TYPE_CHECKING:
@@ -642,7 +642,7 @@ class _GraphAdapter:
         fields: dict[Any, Any] = {}
         for store in _stores(value):
             key = kind_of(store)
-            mapping = entries_of(store)
+            mapping = read_entries(store)
             for name in sorted(mapping, key=lambda n: (n != "x", n != "edge_index", n)):
                 fields[(key, name)] = mapping[name]
             if NUM_GRAPHS in store.__dict__:
@@ -653,7 +653,7 @@ class _GraphAdapter:
         """Return a copy without the entries."""
         bare = copy.copy(value)
         for store in _stores(bare):
-            entries_of(store).clear()
+            read_entries(store).clear()
             for name in BATCH_TABLES:
                 if name in store.__dict__:
                     place = f"attribute {name!r} of a {type(value).__name__}"
@@ -668,7 +668,7 @@ class _GraphAdapter:
             if name == NUM_GRAPHS:
                 stores[key].__dict__[name] = field
             else:
-                entries_of(stores[key])[name] = field
+                read_entries(stores[key])[name] = field
         return value
 
     def key(self, name: tuple[Hashable, str]) -> object:

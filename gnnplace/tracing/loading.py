@@ -59,7 +59,7 @@ def load(spec: str, *, share: int = 1, fake: bool | FakeTensorMode = False) -> W
         InputError: nothing of that name, or what it returns is no workload; names the mistake.
     """
     path, _, query = spec.partition("?")
-    options = options_of(query, spec)
+    options = parse_options(query, spec)
     try:
         with _fake_mode(fake):
             return _build(path, options, share, spec)
@@ -139,7 +139,7 @@ def is_sized(spec: str) -> bool:
     if not colon or module in (ZOO, HUGGING_FACE):
         return False
     function = find_callable(module, name, f"model {spec!r}")
-    return _default_batch(function, options_of(query, spec)) is not None
+    return _default_batch(function, parse_options(query, spec)) is not None
 
 
 def _default_batch(
@@ -189,16 +189,16 @@ def _workload(result: object, spec: str) -> Workload:
 
 
 def cut(workload: Workload, share: int) -> Workload:
-    """Return the workload with the first of `share` equal parts of its batch; see `shares_of`.
+    """Return the workload with the first of `share` equal parts of its batch; see `make_shares`.
 
     Raises:
         InputError: the batch cannot be divided.
     """
-    inputs = shares_of(workload, share)[0]
+    inputs = make_shares(workload, share)[0]
     return Workload(workload.name, workload.model, inputs, workload.loss)
 
 
-def shares_of(workload: Workload, count: int) -> list[Any]:
+def make_shares(workload: Workload, count: int) -> list[Any]:
     """Return the inputs of each of `count` equal parts of a workload's batch, in order.
 
     The batch is the first dimension of the first tensor; tensors of another first dimension stay
@@ -256,7 +256,7 @@ def _share(batch: object, share: int, what: str) -> int:
     return batch // share
 
 
-def options_of(query: str, spec: str) -> dict[str, Any]:
+def parse_options(query: str, spec: str) -> dict[str, Any]:
     """Return the options behind the `?` of a spec, ``NAME=VALUE`` joined by ``&``, values as YAML.
 
     Raises:

@@ -184,7 +184,7 @@ def capture_model(
         CaptureError: the module and the line that cannot be captured are named.
     """
     options = options or CaptureOptions()
-    workload = workload_of(model, inputs, loss, fake=fake)
+    workload = make_workload(model, inputs, loss, fake=fake)
     share = None
     if options.microbatches > 1 and isinstance(model, str) and is_sized(model):
         # The callable has a parameter for its batch, so it builds the share itself.
@@ -331,7 +331,7 @@ def share_of(share: Workload, whole: Workload, count: int) -> Workload:
     return replace(share, inputs=pytree.tree_unflatten(leaves, spec))
 
 
-def workload_of(
+def make_workload(
     model: str | nn.Module,
     inputs: object = None,
     loss: Callable[..., torch.Tensor] | None = None,

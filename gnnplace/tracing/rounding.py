@@ -34,7 +34,7 @@ def coarsest(types: Iterable[torch.dtype]) -> float:
     return max((TOLERANCE.get(dtype, 0.0) for dtype in types), default=0.0)
 
 
-def largest_of(tensors: Iterable[torch.Tensor]) -> float:
+def find_largest(tensors: Iterable[torch.Tensor]) -> float:
     """Return the largest magnitude in some tensors; 0 of none."""
     return max(
         (float(t.nan_to_num(0.0).abs().max()) for t in tensors if t.numel()),
@@ -52,8 +52,8 @@ def relative_error(
         values.isnan(), expected_values.isnan()
     ):
         return float("inf")
-    scale = max(largest_of([expected_values]), floor)
-    error = largest_of([values - expected_values])
+    scale = max(find_largest([expected_values]), floor)
+    error = find_largest([values - expected_values])
     if scale:
         return error / scale
     return error

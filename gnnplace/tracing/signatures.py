@@ -74,14 +74,14 @@ class Signature:
 
 
 @cache
-def signature_of(func: OpOverload) -> Signature:
+def get_signature(func: OpOverload) -> Signature:
     """Return the signature of an op."""
     return Signature(func)
 
 
 def may_draw(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call of an op draws random numbers, or may: of custom ops nobody knows."""
-    signature = signature_of(func)
+    signature = get_signature(func)
     if not signature.seeded:
         return signature.foreign
     parameters = func._schema.arguments

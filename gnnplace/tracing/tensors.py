@@ -22,7 +22,7 @@ DATA = (
 _NO_TENSORS = (bool, int, float, type(None), str)
 
 
-def storage_of(tensor: torch.Tensor) -> int:
+def get_storage_key(tensor: torch.Tensor) -> int:
     """Return a number that tensors which share memory have in common."""
     strided = tensor.layout == torch.strided
     if strided:
@@ -30,12 +30,12 @@ def storage_of(tensor: torch.Tensor) -> int:
     return id(tensor)
 
 
-def tensors_in(tree: object) -> list[torch.Tensor]:
+def find_tensors(tree: object) -> list[torch.Tensor]:
     """Return the tensors among arguments or results, in order."""
     if isinstance(tree, torch.Tensor):
         return [tree]
     if isinstance(tree, tuple | list) and type(tree) in (tuple, list):
         return [
-            t for x in tree if not isinstance(x, _NO_TENSORS) for t in tensors_in(x)
+            t for x in tree if not isinstance(x, _NO_TENSORS) for t in find_tensors(x)
         ]
     return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]

@@ -30,11 +30,11 @@ from gnnplace.train.data.captured import (
     VALIDATION,
     CapturedDraws,
     CapturedStore,
-    captured_problem,
-    shipped_store,
+    draw_captured_problem,
+    open_shipped_store,
 )
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
-from gnnplace.train.exposure import exposure_of_draws
+from gnnplace.train.exposure import describe_drawn_exposure
 from gnnplace.train.limits import check_least
 
 T = TypeVar("T")
@@ -223,12 +223,14 @@ class ProblemDraws:
             presets = self.presets
         else:
             presets = ()
-        return exposure_of_draws(self.families, graphs, (*self.clusters, *presets))
+        return describe_drawn_exposure(
+            self.families, graphs, (*self.clusters, *presets)
+        )
 
     @cached_property
     def _graphs(self) -> list[tuple[CapturedStore, str]]:
         """Return the captured graphs of the part, by store and name; graphs are read once."""
-        stores = (shipped_store(), *map(find_dataset, self.datasets))
+        stores = (open_shipped_store(), *map(find_dataset, self.datasets))
         return [(store, name) for store in stores for name in store.part(self.part)]
 
     def _captured(self, index: int, large: bool, rng: np.random.Generator) -> Problem:
@@ -250,7 +252,7 @@ class ProblemDraws:
                 "memory": memory,
             }
             return dataset_problem(store.graph(name), cluster, **options)
-        return captured_problem(
+        return draw_captured_problem(
             store,
             name,
             self.seed + index,

@@ -48,7 +48,7 @@ from gnnplace.policy import (
     RefiningPasses,
     Rollouts,
     read_previous,
-    searched_from,
+    search_from,
     walk_again,
 )
 from gnnplace.train.data_module import ProblemSample
@@ -87,7 +87,7 @@ def a_placement(
     """
     space = rollouts.space
     start = a_decode(rollouts, rng)
-    state = searched_from(space, start)
+    state = search_from(space, start)
     if moves == 0:
         return state
     seed_kernel(int(rng.integers(2**31)))

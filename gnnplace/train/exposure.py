@@ -18,7 +18,7 @@ class Exposing(Protocol):
         """Return the exposures of training and of validation."""
 
 
-def exposure_of_draws(
+def describe_drawn_exposure(
     families: Sequence[str],
     graphs: Sequence[tuple[CapturedStore, str]],
     clusters: Sequence[str],
@@ -41,7 +41,7 @@ def exposure_of_draws(
     )
 
 
-def exposure_of_problems(problems: Sequence[Problem]) -> Exposure:
+def describe_exposure(problems: Sequence[Problem]) -> Exposure:
     """Return the exposure of problems of files."""
     return Exposure(
         problems=dict(sorted((digest(problem), problem.name) for problem in problems)),

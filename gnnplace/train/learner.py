@@ -226,7 +226,7 @@ class Learner(LightningModule):
         """Say which parameters are the network that is placed by, its card, and seconds."""
         network: SavedNetwork = getattr(self, self.exported_name)
         checkpoint[NETWORK_KEY] = {
-            "config": network.saved_config(),
+            "config": network.make_saved_config(),
             "prefix": f"{self.exported_name}.",
             "card": self.card().model_dump(mode="json"),
             START_RATIO: self.start_ratio,

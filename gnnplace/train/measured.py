@@ -59,14 +59,14 @@ from gnnplace.policy import (
     PlacementPolicy,
     RefiningPasses,
     Rollouts,
-    searched_from,
+    search_from,
 )
 from gnnplace.problem import Placement, Problem, placement_from_data, placement_to_data
-from gnnplace.simulation import Simulator, finished_placement
+from gnnplace.simulation import Simulator, finish_placement
 from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution
 from gnnplace.train.export import save_whole
-from gnnplace.train.exposure import exposure_of_problems
+from gnnplace.train.exposure import describe_exposure
 from gnnplace.train.limits import check_least
 
 HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))
@@ -131,7 +131,7 @@ def proposals(
     ]
     assignments += [(state.best_device, state.best_order) for state in states]
     placements = [
-        finished_placement(problem, d, o, placer="learned") for d, o in assignments
+        finish_placement(problem, d, o, placer="learned") for d, o in assignments
     ]
     return distinct([p for p in placements if _runs(space.simulator, p)])
 
@@ -151,7 +151,7 @@ def _moved(
 ) -> SearchState:
     """Return the state after annealing from a placement, in stages that cool."""
     space = rollouts.space
-    state = searched_from(space, start)
+    state = search_from(space, start)
     seed_kernel(int(rng.integers(2**31)))
     around = neighbourhood(space)
     for heat in np.geomspace(HOTTEST[kind], COLDEST, STAGES):
@@ -170,7 +170,7 @@ def distinct(placements: Sequence[Placement]) -> list[Placement]:
 
 
 def _runs(simulator: Simulator, placement: Placement) -> bool:
-    order = simulator.order_of(placement)
+    order = simulator.find_order(placement)
     return simulator.run(placement.device, order).feasible
 
 
@@ -359,7 +359,7 @@ class MeasuredTuning(Evolution):
 
     def _placement(self, rollouts: Rollouts, decoded: Decoded) -> Placement:
         device = rollouts.space.spread(decoded.unit_device)
-        return finished_placement(
+        return finish_placement(
             rollouts.space.problem, device, decoded.order, placer="learned"
         )
 
@@ -414,7 +414,7 @@ class MeasuredTuning(Evolution):
 
     def exposures(self) -> tuple[Exposure, Exposure]:
         """Return the problem whose placements are measured."""
-        exposure = exposure_of_problems([self.objective.problem])
+        exposure = describe_exposure([self.objective.problem])
         return exposure, exposure
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

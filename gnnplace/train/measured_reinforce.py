@@ -27,10 +27,10 @@ from gnnplace.measurements import StepObjective
 from gnnplace.placers import SearchSpace
 from gnnplace.policy import Drawn, Episodes, Exposure
 from gnnplace.problem import Placement
-from gnnplace.simulation import finished_placement
+from gnnplace.simulation import finish_placement
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.export import save_whole
-from gnnplace.train.exposure import exposure_of_problems
+from gnnplace.train.exposure import describe_exposure
 from gnnplace.train.reinforce import Reinforce, unevenness
 
 FAILED = 3.0
@@ -73,9 +73,9 @@ class MeasuredReinforce(Reinforce):
 
     def exposures(self) -> tuple[Exposure, Exposure]:
         """Return the problem that is measured, and those that are validated on."""
-        trained = exposure_of_problems([self.objective.problem])
+        trained = describe_exposure([self.objective.problem])
         held_out = [objective.problem for objective in self.held_out]
-        return trained, exposure_of_problems(held_out) if held_out else trained
+        return trained, describe_exposure(held_out) if held_out else trained
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
         """Return the loss of one step's draws; ``batch`` is of no meaning."""
@@ -102,7 +102,7 @@ class MeasuredReinforce(Reinforce):
             [worst if seconds is None else seconds for seconds in step_times]
         )
 
-    def own_decodes(self) -> list[float]:
+    def measure_own_decodes(self) -> list[float]:
         """Return the measured seconds of the average's greedy decode of each objective.
 
         It is nan where the decode failed.
@@ -122,7 +122,7 @@ class MeasuredReinforce(Reinforce):
 
     def on_train_start(self) -> None:
         """Measure what the network decides before it learns."""
-        self.before = self.before or self.own_decodes()
+        self.before = self.before or self.measure_own_decodes()
 
     def on_train_end(self) -> None:
         """Save the network as it is, and what its own decode takes beside what it took."""
@@ -134,7 +134,7 @@ class MeasuredReinforce(Reinforce):
         ]
         objectives = (self.objective, *self.held_out)
         for k, (objective, first_seconds, last_seconds) in enumerate(
-            zip(objectives, self.before, self.own_decodes(), strict=True)
+            zip(objectives, self.before, self.measure_own_decodes(), strict=True)
         ):
             cells = (
                 f"{1e3 * first_seconds:.4g}",
@@ -195,4 +195,4 @@ def _placement(episodes: Episodes, unit_device: IntArray) -> Placement:
     space = episodes.space
     device = space.spread(unit_device)
     order = episodes.sequence(unit_device)[1]
-    return finished_placement(space.problem, device, order, placer="gnn")
+    return finish_placement(space.problem, device, order, placer="gnn")

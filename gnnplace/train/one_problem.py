@@ -17,7 +17,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy import Exposure
 from gnnplace.problem import Problem, read_problem
 from gnnplace.train.data_module import ProblemSample, as_list, reference_seconds
-from gnnplace.train.exposure import exposure_of_problems
+from gnnplace.train.exposure import describe_exposure
 from gnnplace.train.limits import check_least
 
 
@@ -50,9 +50,9 @@ class FewProblems(LightningDataModule):
 
     def exposures(self) -> tuple[Exposure, Exposure]:
         """Return the exposures of training and of validation. Call ``setup`` before."""
-        trained = exposure_of_problems(self.problems)
+        trained = describe_exposure(self.problems)
         held_out = [sample.space.problem for sample in self.held_out]
-        return trained, exposure_of_problems(held_out) if held_out else trained
+        return trained, describe_exposure(held_out) if held_out else trained
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
         """Return a loader of the problems in turn."""

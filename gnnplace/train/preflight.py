@@ -26,11 +26,11 @@ from gnnplace.train.signatures import (
     Constructor,
     Missing,
     Parameter,
-    bases_of,
-    constructor_of,
     find_class,
+    find_constructor,
     forget_modules,
     is_installed,
+    list_bases,
 )
 
 KeyPath = tuple[str, ...]
@@ -145,12 +145,12 @@ class TrainingRecipe:
         if text is not None:
             self.is_text[plain] = text
 
-    def source_of(self, path: KeyPath) -> str:
+    def find_source(self, path: KeyPath) -> str:
         """Return the option or the file and key that set a value."""
         plain = _plain(path)
         return self.sources.get(plain, f"--{'.'.join(plain)}")
 
-    def text_of(self, path: KeyPath) -> str | None:
+    def find_text(self, path: KeyPath) -> str | None:
         """Return the text of the command line that set a value, if one did."""
         return self.is_text.get(_plain(path))
 
@@ -184,7 +184,7 @@ def check_recipe(args: Sequence[str]) -> None:
     if isinstance(trainer, dict):
         source = find_class(TRAINER)
         if isinstance(source, ClassSource):
-            _check_arguments(recipe, ("trainer",), trainer, constructor_of(source))
+            _check_arguments(recipe, ("trainer",), trainer, find_constructor(source))
     for key in ("model", "data", "optimizer", "lr_scheduler"):
         _check_class(recipe, (key,), recipe.sections.get(key))
     _check_policies(recipe)
@@ -374,10 +374,10 @@ def _check_keys(recipe: TrainingRecipe, command: str) -> None:
         owner = next((name for name, keys in COMMAND_KEYS.items() if key in keys), None)
         if owner is not None:
             raise InputError(
-                f"{recipe.source_of((key,))}: is of `train {owner}`; leave it out"
+                f"{recipe.find_source((key,))}: is of `train {owner}`; leave it out"
             )
         raise InputError(
-            f"{recipe.source_of((key,))}: unknown key{suggestion(key, allowed)}"
+            f"{recipe.find_source((key,))}: unknown key{suggestion(key, allowed)}"
         )
     for key, annotation in TYPES.items():
         if key in recipe.sections:
@@ -402,7 +402,7 @@ def _check_class(recipe: TrainingRecipe, path: KeyPath, section: object) -> None
             near = (
                 suggestion(key, CLASS_KEYS) or "; a class has class_path and init_args"
             )
-            raise InputError(f"{recipe.source_of((*path, key))}: unknown key{near}")
+            raise InputError(f"{recipe.find_source((*path, key))}: unknown key{near}")
     source = _class_named(recipe, path, section["class_path"])
     if source is None:
         return
@@ -410,7 +410,7 @@ def _check_class(recipe: TrainingRecipe, path: KeyPath, section: object) -> None
     _check_package(recipe, path, source)
     arguments = section.get("init_args") or {}
     if isinstance(arguments, dict):
-        constructor = constructor_of(source)
+        constructor = find_constructor(source)
         _check_arguments(recipe, path, arguments, constructor)
         if path in BASES and "dict_kwargs" not in section:
             _check_required(recipe, path, arguments, constructor)
@@ -425,9 +425,9 @@ def _class_named(
     Raises:
         InputError: There is none.
     """
-    position = recipe.source_of((*path, "class_path"))
+    position = recipe.find_source((*path, "class_path"))
     if (*_plain(path), "class_path") not in recipe.sources:
-        position = recipe.source_of(path)
+        position = recipe.find_source(path)
     if "." in name:
         match = find_class(name)
         if isinstance(match, Missing):
@@ -493,7 +493,7 @@ def _classes_of(module: str, path: KeyPath) -> list[str]:
         else:
             source = None
         if isinstance(source, ClassSource):
-            bases = bases_of(source)
+            bases = list_bases(source)
         else:
             bases = iter(())
         if any(base is not None and base.name == kind for base in bases):
@@ -532,11 +532,11 @@ def _check_base(recipe: TrainingRecipe, path: KeyPath, source: ClassSource) -> N
     wanted = BASES.get(path)
     if wanted is None or not isinstance(source.node, ast.ClassDef):
         return
-    bases = list(bases_of(source))
+    bases = list(list_bases(source))
     if None not in bases and not any(
         base is not None and base.name == wanted for base in bases
     ):
-        raise InputError(f"{recipe.source_of(path)}: {source.name} is no {wanted}")
+        raise InputError(f"{recipe.find_source(path)}: {source.name} is no {wanted}")
 
 
 def _check_required(
@@ -550,7 +550,7 @@ def _check_required(
         if parameter.is_required and key not in arguments:
             option = f"--{'.'.join((*path, key))}"
             raise InputError(
-                f"{recipe.source_of(path)}: {constructor.name} needs {key}: add {option}"
+                f"{recipe.find_source(path)}: {constructor.name} needs {key}: add {option}"
             )
 
 
@@ -561,7 +561,7 @@ def _check_package(recipe: TrainingRecipe, path: KeyPath, source: ClassSource) -
         return
     if not any(is_installed(package) for package in packages):
         raise InputError(
-            f"{recipe.source_of(path)}: {source.name} needs the package {packages[0]}, which is "
+            f"{recipe.find_source(path)}: {source.name} needs the package {packages[0]}, which is "
             f"not installed: pip install {packages[0].replace('_', '-')}"
         )
 
@@ -580,7 +580,7 @@ def _check_arguments(
             if not constructor.is_open:
                 near = suggestion(str(key), constructor.parameters)
                 raise InputError(
-                    f"{recipe.source_of(key_path)}: {constructor.name} has no argument "
+                    f"{recipe.find_source(key_path)}: {constructor.name} has no argument "
                     f"{key!r}{near}"
                 )
             continue
@@ -592,14 +592,14 @@ def _check_value(
     recipe: TrainingRecipe, path: KeyPath, value: object, parameter: Parameter
 ) -> None:
     """Refuse a value of another type than its argument's."""
-    text = recipe.text_of(path)
+    text = recipe.find_text(path)
     reason = wrong_type(parameter, value, text is not None)
     if reason:
         if text is not None:
             shown = text
         else:
             shown = _as_yaml(value)
-        raise InputError(f"{recipe.source_of(path)}: {shown}: {reason}")
+        raise InputError(f"{recipe.find_source(path)}: {shown}: {reason}")
 
 
 def _as_yaml(value: object) -> str:
@@ -756,7 +756,7 @@ def _check_least(
     source: ClassSource,
 ) -> None:
     """Refuse a number below the least that a class of ours checks with `check_least`."""
-    for owner in bases_of(source):
+    for owner in list_bases(source):
         if owner is None or not owner.module.name.startswith(OURS):
             continue
         for key, minimum in _least_values(owner.node).items():
@@ -799,7 +799,7 @@ def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
     path = recipe.sections.get("ckpt_path")
     if path is None:
         return
-    position = recipe.source_of(("ckpt_path",)).replace("--ckpt_path", "ckpt_path")
+    position = recipe.find_source(("ckpt_path",)).replace("--ckpt_path", "ckpt_path")
     if path == "best":
         raise InputError(
             f"{position} best: a new process knows no best checkpoint; give its file, as "
@@ -836,13 +836,13 @@ def _check_policies(recipe: TrainingRecipe) -> None:
         trainer = {}
     precision = trainer.get("precision")
     evolves = any(
-        base is not None and base.name == EVOLVED for base in bases_of(source)
+        base is not None and base.name == EVOLVED for base in list_bases(source)
     )
     allowed = (*SINGLE, *MIXED) if evolves else SINGLE
     if precision is not None and str(precision) not in allowed:
         raise InputError(
-            f"{recipe.source_of(('trainer', 'precision'))}: {precision}: {source.name} is trained "
-            f"in {SINGLE[0]} alone; leave precision out"
+            f"{recipe.find_source(('trainer', 'precision'))}: {precision}: {source.name} is "
+            f"trained in {SINGLE[0]} alone; leave precision out"
         )
     _check_monitors(recipe, trainer, source)
 
@@ -863,7 +863,7 @@ def _check_monitors(
         for name in names
     ):
         return  # a callback of the user's may log more
-    metrics = logged_metrics(model)
+    metrics = list_logged_metrics(model)
     for section in sections:
         arguments = section.get("init_args")
         if isinstance(arguments, dict):
@@ -879,18 +879,18 @@ def _check_monitors(
         near = (
             suggestion(monitor, metrics) or f"; there are {', '.join(sorted(metrics))}"
         )
-        position = recipe.source_of(("trainer", "callbacks", "monitor"))
+        position = recipe.find_source(("trainer", "callbacks", "monitor"))
         raise InputError(f"{position}: {model.name} logs no {monitor!r}{near}")
 
 
-def logged_metrics(model: ClassSource) -> set[str]:
+def list_logged_metrics(model: ClassSource) -> set[str]:
     """Return the names that a class and its bases of this package log.
 
     Returns:
         None of them where some are logged under names that the source does not hold.
     """
     metrics: set[str] = set()
-    for owner in bases_of(model):
+    for owner in list_bases(model):
         if owner is None or not owner.module.name.startswith(OURS):
             continue
         for call in ast.walk(owner.node):
@@ -923,7 +923,7 @@ def _check_folders(recipe: TrainingRecipe) -> None:
         reason = folder_error(Path(value).expanduser())
         if reason:
             raise InputError(
-                f"{recipe.source_of(path)} {value}: {reason}; give another folder"
+                f"{recipe.find_source(path)} {value}: {reason}; give another folder"
             )
 
 

@@ -147,7 +147,7 @@ def find_class(path: str) -> ClassSource | Missing | None:
     return None
 
 
-def bases_of(source: ClassSource) -> Iterator[ClassSource | None]:
+def list_bases(source: ClassSource) -> Iterator[ClassSource | None]:
     """Yield a class and its bases in the order of their definition; None for one that is hidden."""
     yield source
     if not isinstance(source.node, ast.ClassDef):
@@ -161,17 +161,17 @@ def bases_of(source: ClassSource) -> Iterator[ClassSource | None]:
         else:
             parent = _in_module(source.module, name, MOST_STEPS)
         if isinstance(parent, ClassSource):
-            yield from bases_of(parent)
+            yield from list_bases(parent)
         else:
             yield None
 
 
-def constructor_of(source: ClassSource) -> Constructor:
+def find_constructor(source: ClassSource) -> Constructor:
     """Return the arguments that a class is made with, those of its bases where it hands them on."""
     if isinstance(source.node, ast.FunctionDef):
         return _of_function(source.node, source.name, is_method=False)
     parameters: dict[str, Parameter] = {}
-    for owner in bases_of(source):
+    for owner in list_bases(source):
         if (
             owner is None
             or not isinstance(owner.node, ast.ClassDef)

@@ -190,7 +190,7 @@ class TrainingCLI(LightningCLI):
                 **options,
             )
         except (MisconfigurationException, RuntimeError, ValueError) as error:
-            mistake = mistake_of(error)
+            mistake = find_mistake(error)
             if mistake is None:
                 raise
             raise mistake from None
@@ -363,7 +363,7 @@ def _check_state(path: str, state: dict[str, Any], model: LightningModule) -> No
         )
 
 
-def mistake_of(error: Exception) -> InputError | None:
+def find_mistake(error: Exception) -> InputError | None:
     """Return the mistake in a recipe that Lightning found while it ran, or None without one."""
     message = _one_line(error)
     is_monitor = (

@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.zoo.workload import Loss as Loss
     from gnnplace.zoo.workload import Workload as Workload
     from gnnplace.zoo.workload import build as build
-    from gnnplace.zoo.workload import classified_images as classified_images
     from gnnplace.zoo.workload import default_batch as default_batch
     from gnnplace.zoo.workload import generator as generator
+    from gnnplace.zoo.workload import make_image_classifier as make_image_classifier
     from gnnplace.zoo.workload import names as names
 
 __all__ = [
@@ -32,10 +32,10 @@ __all__ = [
     "Unrolled",
     "Workload",
     "build",
-    "classified_images",
     "default_batch",
     "generator",
     "hugging_face",
+    "make_image_classifier",
     "names",
     "tower",
     "transformers_config",

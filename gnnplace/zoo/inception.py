@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, classified_images
+from gnnplace.zoo.workload import Workload, make_image_classifier
 
 
 class ConvUnit(nn.Module):
@@ -77,4 +77,4 @@ def inception(
         classes: The number of classes of the classifier.
     """
     model = Inception(width, depth, classes)
-    return classified_images("inception", model, batch, size, classes)
+    return make_image_classifier("inception", model, batch, size, classes)

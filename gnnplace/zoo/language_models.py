@@ -113,7 +113,7 @@ class SearchedCell(Unrolled):
         return gate * ACTIVATIONS[activation](value) + (1.0 - gate) * before
 
 
-def sampled_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
+def sample_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
     """Draw the earlier node and the activation of each node of a cell, uniformly."""
     random = python_random.Random(architecture)
     return [
@@ -258,7 +258,7 @@ def searched_rnn(
         vocabulary: Words.
         width: The width of embedding and state.
     """
-    cell = SearchedCell(width, sampled_nodes(architecture, nodes))
+    cell = SearchedCell(width, sample_nodes(architecture, nodes))
     model = LanguageModel(cell, vocabulary, width)
     return word_workload("searched_rnn", model, batch, length, vocabulary)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, classified_images
+from gnnplace.zoo.workload import Workload, make_image_classifier
 
 EXPANSION = 4
 
@@ -82,7 +82,7 @@ def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
         classes: The number of classes of the classifier.
     """
     model = ResNet((3, 4, 6, 3), 64, classes)
-    return classified_images("resnet50", model, batch, size, classes)
+    return make_image_classifier("resnet50", model, batch, size, classes)
 
 
 def small_resnet(
@@ -97,4 +97,4 @@ def small_resnet(
         classes: The number of classes of the classifier.
     """
     model = ResNet((1, 1, 1, 1), width, classes)
-    return classified_images("small_resnet", model, batch, size, classes)
+    return make_image_classifier("small_resnet", model, batch, size, classes)

@@ -47,7 +47,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def classified_images(
+def make_image_classifier(
     name: str, model: nn.Module, batch: int, size: int, classes: int
 ) -> Workload:
     """Return a model of [batch, 3, size, size] images with a classification loss."""

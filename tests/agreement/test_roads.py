@@ -16,24 +16,24 @@ from gnnplace.cli.main import run
 from gnnplace.explaining.captured import CapturedStep
 from gnnplace.explaining.in_words import SpecStep
 from gnnplace.explaining.steps import step_causes, step_parts
-from gnnplace.plans.answers import find_plans, given_plan
-from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
-from gnnplace.plans.decoders.setting import setting_of
-from gnnplace.plans.given import draft_of_spec
+from gnnplace.plans.answers import find_plans, price_given_plan
+from gnnplace.plans.decoders.decoder import DecoderSizes, find_decoder
+from gnnplace.plans.decoders.setting import make_pricing_setting
+from gnnplace.plans.given import draft_spec
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of
-from gnnplace.plans.segments.recognition import configured_sizes
+from gnnplace.plans.segments.chains import capture_chain
+from gnnplace.plans.segments.recognition import read_configured_sizes
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
-from gnnplace.tracing.models import workload_of
+from gnnplace.tracing.models import make_workload
 
 CLUSTER = "nvswitch-h100-8"
 BATCH = 16
@@ -74,14 +74,14 @@ def machine() -> Cluster:
 def captured(model: str) -> Chain:
     """The model as it was captured, priced by its sizes."""
     job = TrainingJob(MODELS[model], batch=BATCH, precision="bf16-mixed")
-    return chain_of(job, machine())
+    return capture_chain(job, machine())
 
 
 def by_sizes(model: str, words: str) -> PlanAnswer:
     """What a plan takes by the sizes alone."""
-    sizes = decoder_of(MODELS[model])
+    sizes = find_decoder(MODELS[model])
     assert isinstance(sizes, DecoderSizes)
-    setting = setting_of(
+    setting = make_pricing_setting(
         replace(sizes, batch=BATCH), preset(CLUSTER), precision="bf16-mixed"
     )
     return price(setting, parse_spec(words))
@@ -99,7 +99,7 @@ QUESTIONS += [("mixtral", words) for words in EXPERTS]
 @pytest.mark.parametrize(("model", "words"), QUESTIONS)
 def test_a_captured_decoder_takes_what_its_sizes_say(model, words):
     answer = by_sizes(model, words)
-    plan = given_plan(captured(model), machine(), words)
+    plan = price_given_plan(captured(model), machine(), words)
     assert plan.file.source == "sizes"
     # GPT-2 has no cut between its embedding and its first layer: they are gathered together.
     seconds, size = (0.04, 0.03) if model == "gpt2" else (1e-6, 1e-6)
@@ -138,9 +138,9 @@ def test_every_road_answers_alike(tmp_path):
 def test_a_captured_decoder_is_explained_as_its_sizes_are(words):
     """Parts and causes are one mechanism's, whatever its prices come from."""
     chain, spec = captured("llama"), parse_spec(words)
-    draft = draft_of_spec(chain, machine(), spec)
+    draft = draft_spec(chain, machine(), spec)
     priced = realized(pricer_of(chain, MeshFabric(machine()), draft.size), draft)
-    step = CapturedStep(given_plan(chain, machine(), words), priced)
+    step = CapturedStep(price_given_plan(chain, machine(), words), priced)
     by_sizes = SpecStep(chain.source.sizes.setting, spec)
     parts, expected = step_parts(step), step_parts(by_sizes)
     if spec.cp > 1:  # by sizes alone gradients over shards of tokens count as shards'
@@ -158,20 +158,20 @@ def test_what_is_found_is_priced_as_what_is_given():
     chain = captured("llama")
     (best, *_) = find_plans(chain, machine(), SearchOptions(budget=0.0))
     assert best.feasible
-    again = given_plan(chain, machine(), best)
+    again = price_given_plan(chain, machine(), best)
     assert again.step_time == pytest.approx(best.step_time, rel=1e-9)
     assert best.file.lower_bound is not None
     assert best.file.lower_bound <= best.step_time * (1 + 1e-9)
     for words in PLANS:
-        plan = given_plan(chain, machine(), words)
+        plan = price_given_plan(chain, machine(), words)
         assert best.file.lower_bound <= plan.step_time * (1 + 1e-9), words
 
 
 def test_other_models_are_not_taken_for_their_sizes():
-    workload = workload_of(MODELS["llama"], fake=True)
-    assert configured_sizes(workload, BATCH) is not None
+    workload = make_workload(MODELS["llama"], fake=True)
+    assert read_configured_sizes(workload, BATCH) is not None
     workload.model.lm_head.weight.requires_grad_(False)
-    assert configured_sizes(workload, BATCH) is None
+    assert read_configured_sizes(workload, BATCH) is None
 
 
 def test_the_command_line_says_where_prices_come_from(capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.cards import stages
 from benchmarks.derive import derived, suites
-from gnnplace.bench.exposure import block_of, family_of_row, training_of
+from gnnplace.bench.exposure import find_block, find_row_family, make_training
 from gnnplace.bench.rows import read_rows
 from gnnplace.policy import Exhibit, Exposure, TrainingCard, read_card, write_card
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT as NETWORK
@@ -37,18 +37,20 @@ def test_a_problem_is_seen_by_its_digest_its_graph_or_its_family(
     exposure, how, tmp_path
 ):
     write_card(tmp_path, card(**exposure))
-    columns = training_of(f"gnn?checkpoint={tmp_path}").seen_columns(
+    columns = make_training(f"gnn?checkpoint={tmp_path}").make_seen_columns(
         Exhibit("1:d", "abc", "unet")
     )
     assert (columns["seen"], columns["seen_how"]) == (bool(how), how)
-    training_of.cache_clear()
+    make_training.cache_clear()
 
 
 def test_weights_without_a_card_have_seen_nobody_knows_what(tmp_path):
-    columns = training_of(f"learned?checkpoint={tmp_path}").seen_columns(Exhibit("1:d"))
+    columns = make_training(f"learned?checkpoint={tmp_path}").make_seen_columns(
+        Exhibit("1:d")
+    )
     assert columns == {"seen": None, "seen_how": "undeclared", "seen_block": None}
-    assert training_of("heft").seen_columns(Exhibit("1:d"))["seen"] is False
-    assert training_of("heft").columns()["parameters"] == 0
+    assert make_training("heft").make_seen_columns(Exhibit("1:d"))["seen"] is False
+    assert make_training("heft").columns()["parameters"] == 0
 
 
 class Foreign:
@@ -62,12 +64,12 @@ def test_a_class_of_ones_own_says_what_it_was_trained_on(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "gnnplace.bench.exposure.find_placer", lambda _: (ForeignRow, {})
     )
-    assert training_of.__wrapped__(name).columns()["trained_on"] == []
+    assert make_training.__wrapped__(name).columns()["trained_on"] == []
     write_card(tmp_path, card(families=["bert"]))
     monkeypatch.setattr(Foreign, "training_card", str(tmp_path))
-    assert training_of.__wrapped__(name).columns()["trained_on"] == ["bert"]
+    assert make_training.__wrapped__(name).columns()["trained_on"] == ["bert"]
     monkeypatch.delattr(Foreign, "training_card")
-    assert training_of.__wrapped__(name).columns()["trained_on"] == "undeclared"
+    assert make_training.__wrapped__(name).columns()["trained_on"] == "undeclared"
 
 
 class ForeignRow:
@@ -79,23 +81,24 @@ class ForeignRow:
 
 
 def test_a_random_family_is_not_the_real_one_of_its_name():
-    assert family_of_row("family=inception seed=1", "inception") == "random:inception"
+    assert find_row_family("family=inception seed=1", "inception") == "random:inception"
     assert (
-        family_of_row("dataset=store graph=inception-deep", "inception") == "inception"
+        find_row_family("dataset=store graph=inception-deep", "inception")
+        == "inception"
     )
     assert (
-        family_of_row("model=hf:bert-base-uncased?batch=16", "hf:bert-base-uncased")
+        find_row_family("model=hf:bert-base-uncased?batch=16", "hf:bert-base-uncased")
         == "bert"
     )
-    assert family_of_row("model=resnet50?batch=32", "resnet50") == "resnet"
+    assert find_row_family("model=resnet50?batch=32", "resnet50") == "resnet"
 
 
 def test_encoders_of_transformers_are_one_block_by_structure():
     assert (
-        len({block_of(family) for family in ("bert", "electra", "mpnet", "vit")}) == 1
+        len({find_block(family) for family in ("bert", "electra", "mpnet", "vit")}) == 1
     )
-    assert block_of("bert") != block_of("seq2seq")
-    columns = training_of("learned").seen_columns(Exhibit("1:d", "", "electra"))
+    assert find_block("bert") != find_block("seq2seq")
+    columns = make_training("learned").make_seen_columns(Exhibit("1:d", "", "electra"))
     assert (columns["seen"], columns["seen_block"]) == (
         False,
         True,

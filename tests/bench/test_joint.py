@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
-from gnnplace.bench.joint import Joint, hidden_by_backward
+from gnnplace.bench.headline import headline_grids, headline_plot, list_machines
+from gnnplace.bench.joint import Joint, time_hidden_by_backward
 from gnnplace.bench.rows import STEPS
 from gnnplace.bench.suite import Cell, read_suite
 from gnnplace.cli.main import run
@@ -135,9 +135,9 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
     )  # the last two layers are there after three milliseconds
     end = max(first, 6e-3) + reduce(10 * mib)
     expected = 6e-3 + reduce(45 * mib) - end
-    assert hidden_by_backward(layers, machine, plan) == pytest.approx(expected)
+    assert time_hidden_by_backward(layers, machine, plan) == pytest.approx(expected)
     stage.rows = [["gpu:0"]]
-    assert hidden_by_backward(layers, machine, plan) == 0.0
+    assert time_hidden_by_backward(layers, machine, plan) == 0.0
 
 
 def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
@@ -153,7 +153,7 @@ def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
 
 
 def test_a_picture_has_a_dot_for_every_method_that_is_drawn(rows):
-    machines = machines_of(list(rows.values()))
+    machines = list_machines(list(rows.values()))
     picture = svg(headline_plot(machines["pcie-a100-2"], "pcie-a100-2"))
     ratio = rows["plan", 0]["step_time"] / rows["ddp", 0]["step_time"]
     assert f"plan, mlp: {ratio:.3f} of data parallelism" in picture

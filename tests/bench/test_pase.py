@@ -6,17 +6,17 @@ import pytest
 
 from gnnplace.bench.pase import PASE, TRICK, WholeStep, split_step
 from gnnplace.errors import InfeasibleError
-from gnnplace.plans.answers import given_plan
+from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chains import chain_of, on_cluster
+from gnnplace.plans.segments.chains import capture_chain, on_cluster
 from gnnplace.plans.segments.splits import ShardMachine
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.problem import (
-    captured_parts,
-    captured_tables,
+    build_captured_tables,
     completed,
+    price_captured_parts,
 )
 
 CLUSTER = preset("nvlink-a100-2")
@@ -25,7 +25,7 @@ CLUSTER = preset("nvlink-a100-2")
 @pytest.fixture(scope="module")
 def chain():
     """Wide enough for kernels to take longer than their launches; a second to capture."""
-    return chain_of(TrainingJob("mlp?batch=8192&width=2048&depth=2"), CLUSTER)
+    return capture_chain(TrainingJob("mlp?batch=8192&width=2048&depth=2"), CLUSTER)
 
 
 def step_of(chain, cluster):
@@ -39,17 +39,22 @@ def step_of(chain, cluster):
 
 def test_the_elimination_finds_what_trying_all_splits_finds():
     step = step_of(
-        chain_of(TrainingJob("mlp?batch=8192&width=2048&depth=1"), CLUSTER), CLUSTER
+        capture_chain(TrainingJob("mlp?batch=8192&width=2048&depth=1"), CLUSTER),
+        CLUSTER,
     )
-    chosen = best_strategy(captured_tables(step)).configuration
-    found = captured_parts(step, chosen).total
+    chosen = best_strategy(build_captured_tables(step)).configuration
+    found = price_captured_parts(step, chosen).total
     every = (completed(step, split) for split in itertools.product(*step.options))
-    assert found == pytest.approx(min(captured_parts(step, one).total for one in every))
+    assert found == pytest.approx(
+        min(price_captured_parts(step, one).total for one in every)
+    )
 
 
 def test_examples_on_every_device_take_what_the_planner_says_of_data_parallelism(chain):
     """Beside the planner's: the best split is not worse, but for a latency each parameter."""
-    data = given_plan(chain, CLUSTER, "dp=2,tp=1,pp=1,microbatch_size=4096").step_time
+    data = price_given_plan(
+        chain, CLUSTER, "dp=2,tp=1,pp=1,microbatch_size=4096"
+    ).step_time
     seconds, held = split_step(chain, CLUSTER, PASE)
     elements = 3 * 2048 * 2048  # about: two layers and a head
     assert 0.5 * data < seconds <= data * 1.02
@@ -57,7 +62,7 @@ def test_examples_on_every_device_take_what_the_planner_says_of_data_parallelism
 
 
 def test_the_trick_cuts_outputs_of_connected_layers_and_images_of_all_else():
-    chain = chain_of(TrainingJob("small_resnet?batch=8"), CLUSTER)
+    chain = capture_chain(TrainingJob("small_resnet?batch=8"), CLUSTER)
     step = step_of(chain, CLUSTER)
     calls, trick = chain.source.layers.calls.calls, step.trick()
     for call, op, options, k in zip(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.bench.cells import run_task, tasks_of
+from gnnplace.bench.cells import list_tasks, run_task
 from gnnplace.bench.rows import identity
 from gnnplace.bench.standings import merged
 from gnnplace.bench.suite import SuiteFile, cells
 from gnnplace.bench.summary import parts
 from gnnplace.bench.tables import tables
 from gnnplace.placers.search.space import now
-from gnnplace.simulation import count_steps, counted_steps
+from gnnplace.simulation import count_budget_steps, count_steps
 from tests.bench.rows import row
 
 STEPPED = ("annealing", "coarse-annealing", "learned", "best", "random-search")
@@ -31,7 +31,7 @@ def test_a_budget_in_steps_repeats_bit_by_bit(placer, steps, tmp_path):
     """A few steps of ``optuna``, whose library takes a second to import."""
     one = suite([placer], steps=[steps])
     (cell,) = cells(one)
-    first, second = (run_task(tasks_of(one, [cell], tmp_path)[0]) for _ in range(2))
+    first, second = (run_task(list_tasks(one, [cell], tmp_path)[0]) for _ in range(2))
     assert first["feasible"], first["error"]
     assert (first["step_time"], first["note"]) == (second["step_time"], second["note"])
     assert first["peak_memory"] == second["peak_memory"]
@@ -41,15 +41,15 @@ def test_a_budget_in_steps_repeats_bit_by_bit(placer, steps, tmp_path):
 
 def test_a_solver_with_a_clock_of_its_own_refuses_steps(tmp_path):
     (cell,) = cells(suite(["exact"]))
-    failed = run_task(tasks_of(suite(["exact"]), [cell], tmp_path)[0])
+    failed = run_task(list_tasks(suite(["exact"]), [cell], tmp_path)[0])
     assert "limited by seconds, not by steps" in failed["error"]
 
 
 def test_the_clock_counts_steps_and_a_little_for_a_look_at_it():
-    with counted_steps():
+    with count_budget_steps():
         count_steps(5)
         assert 5 < now() < 5.1
-        with counted_steps():
+        with count_budget_steps():
             assert now() < 1
         assert now() < 5.1
     assert now() > 10  # seconds again

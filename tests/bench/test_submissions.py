@@ -10,9 +10,9 @@ from gnnplace.bench.rows import read_rows
 from gnnplace.bench.submissions import (
     check_files,
     check_rows,
-    coverage_of,
-    indexed_placement,
-    placement_of_row,
+    compute_coverage,
+    index_placement,
+    read_row_placement,
     read_submission,
     write_submission,
 )
@@ -188,9 +188,9 @@ def complete(packed):
     ],
 )
 def test_what_is_incomplete_is_not_ranked_and_says_why(change, reason, packed):
-    (whole,) = coverage_of(complete(packed))
+    (whole,) = compute_coverage(complete(packed))
     assert whole.ranked
-    (entry,) = coverage_of(change(complete(packed)))
+    (entry,) = compute_coverage(change(complete(packed)))
     assert not entry.ranked
     assert reason in "; ".join(entry.reasons)
 
@@ -211,18 +211,18 @@ def test_one_lucky_row_stands_below_the_ranking_with_its_coverage(packed):
 def test_failed_cells_count_as_rows(packed):
     rows = complete(packed)
     rows[0] = rows[0] | {"feasible": False, "step_time": None}
-    (entry,) = coverage_of(rows)
+    (entry,) = compute_coverage(rows)
     assert entry.ranked
 
 
 def test_a_placement_by_numbers_is_the_placement():
     problem = training_chain()
     placement = place(problem, placer="heft", budget=0.0).placement
-    row = {"placement": json.loads(json.dumps(indexed_placement(placement)))}
-    assert placement_of_row(row, problem, "row").key == placement.key
+    row = {"placement": json.loads(json.dumps(index_placement(placement)))}
+    assert read_row_placement(row, problem, "row").key == placement.key
     row["placement"]["device"].pop()
     with pytest.raises(FormatError, match=r"has .* ops, the problem"):
-        placement_of_row(row, problem, "row")
+        read_row_placement(row, problem, "row")
 
 
 @pytest.mark.parametrize("path", submission_files(), ids=lambda path: path.name)
@@ -231,7 +231,9 @@ def test_what_is_committed_is_what_it_says(path):
     rows = read_submission(path)
     smallest = min(rows, key=lambda row: row.get("num_ops", 10**9))["problem"]
     check_rows([row for row in rows if row["problem"] == smallest], str(path))
-    assert all(entry.ranked for entry in coverage_of(rows) if "gnnplace" in path.name)
+    assert all(
+        entry.ranked for entry in compute_coverage(rows) if "gnnplace" in path.name
+    )
 
 
 @pytest.mark.campaign

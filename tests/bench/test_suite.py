@@ -9,7 +9,7 @@ from gnnplace.bench.suite import ProblemEntry, cells, read_suite
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import write_problem
 from gnnplace.problem.cluster import preset_names
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 from gnnplace.train.data.datasets import find_dataset
 from gnnplace.train.data.random_families import TEST, TRAIN
 
@@ -46,7 +46,7 @@ def test_problems_are_as_they_are_described(path):
     )
     assert mlp.microbatches == 4
     assert mlp.num_ops <= 4 * 61
-    assert bert.num_ops == shipped_store().graph("bert-mini").num_ops
+    assert bert.num_ops == open_shipped_store().graph("bert-mini").num_ops
     assert bert.num_devices <= 3
     assert grid.cluster.name == "two-tier"
     assert grid.num_devices == 4
@@ -72,7 +72,7 @@ def test_the_test_sets_hold_no_training_graphs_but_those_they_mark(name):
     suite = read_suite(SUITES / f"{name}.yaml")
     assert len({entry.key for entry in suite.problems}) == len(suite.problems)
     assert len(suite.problems) == {"real": 36, "large": 16, "small": 60}[name]
-    held_out = {*shipped_store().part("test"), *TEST}
+    held_out = {*open_shipped_store().part("test"), *TEST}
     for entry in suite.problems:
         graph = entry.captured or entry.family
         assert graph in held_out or entry.family in TRAIN
@@ -143,7 +143,7 @@ def test_every_shipped_suite_names_what_there_is(path):
 
 def test_standard_is_held_out_and_its_parts_are_of_all_kinds():
     problems = read_suite(SUITES / "standard.yaml").problems
-    trained = shipped_store().part("train")
+    trained = open_shipped_store().part("train")
     assert not {entry.graph for entry in problems} & set(trained)
     for part in range(8):
         mine = problems[part::8]

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from gnnplace.bench import workers
-from gnnplace.bench.cells import CellTask, run_task, tasks_of
+from gnnplace.bench.cells import CellTask, list_tasks, run_task
 from gnnplace.bench.rows import read_rows, sole_writer
 from gnnplace.bench.runner import Override, Where, run_suite
 from gnnplace.bench.suite import cells, read_suite
@@ -96,7 +96,7 @@ def test_what_is_kept_simulates_to_what_the_rows_say(suite, processes):
 
 def test_a_task_is_the_same_after_a_journey(suite):
     read = read_suite(suite / "tiny.yaml")
-    for task in tasks_of(read, cells(read), suite):
+    for task in list_tasks(read, cells(read), suite):
         assert CellTask.from_json(task.to_json()) == task
 
 
@@ -110,7 +110,7 @@ def test_one_run_at_a_time_writes_rows(suite):
 
 def test_a_file_that_changed_is_read_anew(suite):
     read = read_suite(suite / "tiny.yaml")
-    task = tasks_of(read, cells(read)[:1], suite)[0]
+    task = list_tasks(read, cells(read)[:1], suite)[0]
     first = run_task(task)
     write_problem(suite / "chain.json", contract.training_chain(num_layers=9))
     second = run_task(task)
@@ -169,7 +169,7 @@ def test_a_worker_that_dies_or_hangs_is_a_row_and_the_next_cell_runs(
     monkeypatch.setattr(workers.subprocess, "Popen", start)
     (suite / "tiny.yaml").write_text(SUITE.replace("timeout: 30", "timeout: 0.5"))
     read = read_suite(suite / "tiny.yaml")
-    tasks = tasks_of(read, cells(read)[:2], suite)
+    tasks = list_tasks(read, cells(read)[:2], suite)
     worker = CellWorker()
     try:
         first, second = worker.run(tasks[0]), worker.run(tasks[1])
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_or_hangs_is_a_row_and_the_next_cell_runs(
 def test_workers_end_with_the_run(suite):
     """Whether it is stopped in the middle or killed: nobody is left behind."""
     read = read_suite(suite / "tiny.yaml")
-    running = in_processes(2, ["place"])(tasks_of(read, cells(read), suite))
+    running = in_processes(2, ["place"])(list_tasks(read, cells(read), suite))
     next(running)
     mine = psutil.Process().children()
     assert len(mine) == 2

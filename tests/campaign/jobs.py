@@ -47,13 +47,13 @@ def train_and_save(path: Path) -> int:
     import torch
 
     import gnnplace
-    from gnnplace.tracing.models import workload_of
+    from gnnplace.tracing.models import make_workload
 
     torch.manual_seed(0)
     step = gnnplace.compile(
         MODEL, path.with_name("placement.json"), "adamw", timeout=2.0
     )
-    batch = workload_of(MODEL).inputs
+    batch = make_workload(MODEL).inputs
     with step:
         for _ in range(60):
             step(batch)

@@ -29,7 +29,7 @@ from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import GnnplaceError
 from gnnplace.lightning import PlacedStrategy
 from gnnplace.plans.segments.stage_calls import drawn_alike
-from gnnplace.tracing.loading import shares_of
+from gnnplace.tracing.loading import make_shares
 from gnnplace.tracing.models import capture_workload
 from gnnplace.zoo import Workload
 from tests.campaign.random_models import BATCH, Drawn, usual
@@ -93,7 +93,7 @@ def plain(case: Drawn, shares: int, replicas: int = 1) -> Numbers:
         outputs, begun = [], {n: t.clone() for n, t in case.model.named_buffers()}
         with drawn_alike(0, number, 0) as draws:
             for k, inputs in enumerate(
-                shares_of(work, shares) if shares > 1 else [case.inputs]
+                make_shares(work, shares) if shares > 1 else [case.inputs]
             ):
                 if k and k * replicas % shares == 0:
                     again = {n: t.clone() for n, t in begun.items()}

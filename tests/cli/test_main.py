@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.commands import COMMANDS, ROWS
-from gnnplace.cli.main import parser_of, run
+from gnnplace.cli.main import make_parser, run
 from gnnplace.placers import contract
 from gnnplace.problem import problem_to_data, read_problem, write_problem
 from gnnplace.problem.placement import read_placement
@@ -282,7 +282,7 @@ def test_every_command_has_help_of_whole_sentences(name, capsys):
     assert ROWS["commands"][name]["summary"] in " ".join(
         capsys.readouterr().out.split()
     )
-    parser = parser_of(name)
+    parser = make_parser(name)
     for action in parser._actions:
         told = action.help or ""
         assert (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.cli.commands import COMMANDS
-from gnnplace.cli.main import command, parser_of, run
-from gnnplace.cli.numbers import Range, ranges_of, size
+from gnnplace.cli.main import command, make_parser, run
+from gnnplace.cli.numbers import Range, list_ranges, size
 
 PARSED = [name for name in COMMANDS if name != "train"]  # Lightning's own parser
 
 
 def numeric_options(name):
-    parser = parser_of(name)
+    parser = make_parser(name)
     kinds = {
         action.option_strings[-1]: str(
             getattr(action, "_typehint", None) or action.type
@@ -24,11 +24,11 @@ def numeric_options(name):
     numeric = {
         option for option, kind in kinds.items() if any(word in kind for word in words)
     }
-    return numeric, ranges_of(parser)
+    return numeric, list_ranges(parser)
 
 
 def positionals(name):
-    parser = parser_of(name)
+    parser = make_parser(name)
     required = [a for a in parser._actions if a.required and a.option_strings]
     given = ["x" for a in parser._actions if not a.option_strings and a.nargs != "*"]
     return given + [text for a in required for text in (a.option_strings[-1], "x")]

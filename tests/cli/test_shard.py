@@ -25,7 +25,7 @@ def path(tmp_path, problem):
     return str(write_files(tmp_path, problem))
 
 
-def answer_of(arguments, capsys):
+def make_plan_answer(arguments, capsys):
     assert run(arguments) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -38,7 +38,7 @@ def failure(arguments, capsys):
 
 
 def test_the_best_strategy(problem, path, capsys):
-    answer = answer_of(["shard", path, "--json"], capsys)
+    answer = make_plan_answer(["shard", path, "--json"], capsys)
     assert set(answer) == {"cost", "memory", "configuration", "seconds", "exact"}
     configuration = tuple(answer["configuration"][name] for name in problem.names)
     assert answer["cost"] == problem.value(configuration)
@@ -68,7 +68,7 @@ def test_a_fault_is_one_line_and_exit_2(tmp_path, path, capsys):
 
 
 def test_the_frontier_is_a_list(problem, path, capsys):
-    answers = answer_of(["shard", path, "--pareto", "--json"], capsys)
+    answers = make_plan_answer(["shard", path, "--pareto", "--json"], capsys)
     costs, memories = [a["cost"] for a in answers], [a["memory"] for a in answers]
     assert costs == sorted(costs)
     assert memories == sorted(memories, reverse=True)
@@ -83,7 +83,9 @@ def test_the_frontier_is_a_list(problem, path, capsys):
 def test_the_best_within_a_limit(problem, path, capsys):
     points = every_point(problem)
     limit = sorted(memory for _, memory in points)[len(points) // 4]
-    answer = answer_of(["shard", path, "--memory-limit", str(limit), "--json"], capsys)
+    answer = make_plan_answer(
+        ["shard", path, "--memory-limit", str(limit), "--json"], capsys
+    )
     assert answer["memory"] <= limit
     assert answer["cost"] == pytest.approx(min(t for t, m in points if m <= limit))
     code, error = failure(["shard", path, "--memory-limit", "0"], capsys)
@@ -105,8 +107,8 @@ def test_models_and_devices_are_checked(path, capsys):
 
 def test_faster_links_cost_less(capsys):
     network = ["shard", SMALL, "--devices", "4", "--json"]
-    slow = answer_of([*network, "--bandwidth", "1e9"], capsys)
-    fast = answer_of([*network, "--bandwidth", "1e11"], capsys)
+    slow = make_plan_answer([*network, "--bandwidth", "1e9"], capsys)
+    fast = make_plan_answer([*network, "--bandwidth", "1e11"], capsys)
     assert fast["cost"] < slow["cost"]
     assert "bandwidth" in failure([*network, "--bandwidth", "0"], capsys)[1]
 
@@ -156,7 +158,7 @@ def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, 
     monkeypatch.setattr(search, "LARGE", 0)
     # No table may be kept: only bounds are left.
     monkeypatch.setattr(search, "MEMORY_LIMIT", 1.0)
-    answer = answer_of(["shard", path, "--json"], capsys)
+    answer = make_plan_answer(["shard", path, "--json"], capsys)
     assert answer["exact"] is False
     assert answer["bound"] < answer["cost"]
     assert run(["shard", path]) == 0
@@ -166,12 +168,12 @@ def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, 
 def test_a_cluster_says_what_collectives_take(tmp_path, capsys):
     """A faster fabric costs less; devices are the cluster's; a log of one's own goes before it."""
     asked = ["shard", SMALL, "--flops", "1e6", "--json", "--cluster"]
-    slow = answer_of([*asked, "pcie-rtx-pro-6000-8"], capsys)
-    fast = answer_of([*asked, "nvswitch-b200-8"], capsys)
+    slow = make_plan_answer([*asked, "pcie-rtx-pro-6000-8"], capsys)
+    fast = make_plan_answer([*asked, "nvswitch-b200-8"], capsys)
     assert fast["cost"] < slow["cost"]
     log = tmp_path / "nccl.log"
     log.write_text(new(), encoding="utf-8")
-    own = answer_of([*asked, "pcie-a100-8", "--links", str(log)], capsys)
+    own = make_plan_answer([*asked, "pcie-a100-8", "--links", str(log)], capsys)
     assert fast["cost"] < own["cost"] < slow["cost"]
 
 
@@ -196,7 +198,7 @@ def test_the_least_memory_within_a_time(problem, path, capsys):
     points = every_point(problem)
     limit = sorted(time for time, _ in points)[len(points) // 4]
     arguments = ["shard", path, "--goal", "memory", "--time-limit", str(limit)]
-    answer = answer_of([*arguments, "--json"], capsys)
+    answer = make_plan_answer([*arguments, "--json"], capsys)
     assert answer["cost"] <= limit
     assert answer["memory"] == pytest.approx(min(m for t, m in points if t <= limit))
     assert answer["devices"] == problem.devices
@@ -211,18 +213,21 @@ def test_the_least_memory_within_a_time(problem, path, capsys):
 def test_the_fewest_devices_within_limits(capsys):
     asked = ["shard", SMALL, "--flops", "1e6", "--devices"]
     points = {
-        count: answer_of([*asked, str(count), "--pareto", "--json"], capsys)
+        count: make_plan_answer([*asked, str(count), "--pareto", "--json"], capsys)
         for count in (1, 2, 4)
     }
     least = {count: answers[-1]["memory"] for count, answers in points.items()}
     assert least[1] > least[2] > least[4]
     goal = [*asked, "4", "--goal", "gpus"]
     memory = ["--memory-limit", f"{least[2]:.0f}"]
-    fewest = answer_of([*goal, *memory, "--json"], capsys)
+    fewest = make_plan_answer([*goal, *memory, "--json"], capsys)
     assert fewest["devices"] == 2
     assert fewest["memory"] <= least[2] + 1
     fastest = str(points[4][0]["cost"])
-    assert answer_of([*goal, "--time-limit", fastest, "--json"], capsys)["devices"] == 4
+    assert (
+        make_plan_answer([*goal, "--time-limit", fastest, "--json"], capsys)["devices"]
+        == 4
+    )
     assert run([*goal, *memory]) == 0
     text = capsys.readouterr().out
     assert "fewest devices within" in text

@@ -12,7 +12,7 @@ from gnnplace.cli.main import run
 SMALL = "mlp?depth=1&width=64&batch=8"
 
 
-def answer_of(arguments, capsys):
+def make_plan_answer(arguments, capsys):
     assert run(arguments) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -47,8 +47,8 @@ def test_its_tables_are_a_sharding_problem(capsys, tmp_path):
         tables,
         "--json",
     ]
-    mine = answer_of(arguments, capsys)
-    theirs = answer_of(["shard", tables, "--json"], capsys)
+    mine = make_plan_answer(arguments, capsys)
+    theirs = make_plan_answer(["shard", tables, "--json"], capsys)
     assert theirs["cost"] == pytest.approx(mine["cost"])
     assert mine["cost"] == pytest.approx(
         sum(
@@ -60,8 +60,8 @@ def test_its_tables_are_a_sharding_problem(capsys, tmp_path):
 
 
 def test_executable_is_the_same_answer(capsys):
-    plain = answer_of(["shard", SMALL, "--devices", "4", "--json"], capsys)
-    runs = answer_of(
+    plain = make_plan_answer(["shard", SMALL, "--devices", "4", "--json"], capsys)
+    runs = make_plan_answer(
         ["shard", SMALL, "--devices", "4", "--executable", "--json"], capsys
     )
     assert plain["exact"] is True
@@ -72,10 +72,10 @@ def test_a_goal_is_a_plan_too(capsys, tmp_path):
     """The least memory within a time is written as a plan, whose parts add up to its cost."""
     plan = str(tmp_path / "plan.json")
     arguments = ["shard", SMALL, "--devices", "2", "--goal", "memory", "--time-limit"]
-    answer = answer_of([*arguments, "1", "--json", "-o", plan], capsys)
+    answer = make_plan_answer([*arguments, "1", "--json", "-o", plan], capsys)
     parts = json.loads(Path(plan).read_text())["parts"]
     assert sum(parts.values()) == pytest.approx(answer["cost"])
-    fastest = answer_of(["shard", SMALL, "--devices", "2", "--json"], capsys)
+    fastest = make_plan_answer(["shard", SMALL, "--devices", "2", "--json"], capsys)
     assert answer["memory"] < fastest["memory"]
 
 
@@ -85,7 +85,7 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
         run(["shard", SMALL, "--devices", "2", "--bandwidth", "1e9", "-o", plan]) == 0
     )
     capsys.readouterr()
-    found = answer_of(
+    found = make_plan_answer(
         ["execute", SMALL, plan, "--steps", "1", "--train", "2", "--json"], capsys
     )
     assert found["verified"] is True

@@ -27,8 +27,8 @@ from gnnplace.costs.links import (
     NEIGHBOUR,
     LinkTable,
     SizeSeries,
+    load_shipped_links,
     price_message,
-    shipped_links,
 )
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Device, Link, preset
@@ -69,7 +69,7 @@ def test_another_project_measured_the_same():
 
 
 def groups():
-    for fabric, series in shipped_links().series.items():
+    for fabric, series in load_shipped_links().series.items():
         between = fabric.startswith(("network", "infiniband", "slingshot", "ethernet"))
         for n in (2, 3, 4, 6, 8):
             yield Group(None, fabric, n, 1) if between else Group(fabric, None, 1, n)
@@ -115,7 +115,7 @@ def test_the_formula_by_hand(monkeypatch):
         assert collective(op, 8e6, four, table).seconds == pytest.approx(
             1.5e-5 + 0.75 * 8e-3
         )
-    monkeypatch.setattr("gnnplace.costs.links.shipped_links", lambda: table)
+    monkeypatch.setattr("gnnplace.costs.links.load_shipped_links", lambda: table)
     assert price_message("wire", 8e6).seconds == pytest.approx(1e-5 + 8e-3)
 
 
@@ -191,7 +191,7 @@ def _inner(series: SizeSeries) -> list[float]:
 
 
 def test_expected_errors_are_those_of_leaving_out():
-    found = leave_out(shipped_links())
+    found = leave_out(load_shipped_links())
     for provenance, errors in found.items():
         assert len(errors) > 1000
         assert np.mean(errors) == pytest.approx(ERRORS[provenance], abs=0.02)
@@ -200,10 +200,10 @@ def test_expected_errors_are_those_of_leaving_out():
 
 
 def test_bus_bandwidth_of_a_fabric():
-    assert bus_bandwidth("nvswitch-a100", shipped_links()) == pytest.approx(
+    assert bus_bandwidth("nvswitch-a100", load_shipped_links()) == pytest.approx(
         210e9, rel=0.1
     )
-    assert bus_bandwidth("ethernet-a100", shipped_links()) == 2.288e9
+    assert bus_bandwidth("ethernet-a100", load_shipped_links()) == 2.288e9
 
 
 def test_groups_of_clusters():
@@ -254,7 +254,7 @@ def test_messages():
     )
     assert price_message("nvswitch-h100", 2**26).provenance == MEASURED
     assert price_message("nvswitch-b200", 2**26).provenance == FORMULA
-    for fabric in shipped_links().series:
+    for fabric in load_shipped_links().series:
         seconds = [price_message(fabric, float(size)).seconds for size in SIZES]
         assert (np.diff(seconds) >= 0).all()
         assert seconds[0] > 0

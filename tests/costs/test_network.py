@@ -4,14 +4,14 @@ import pytest
 
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Group, collective
 from gnnplace.costs.frameworks.constants import framework
-from gnnplace.costs.network import ServerNetwork, network_of
+from gnnplace.costs.network import ServerNetwork, get_network
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.presets import preset
 
 
 def network(cluster: Cluster, name: str = "pytorch") -> ServerNetwork:
     """As a framework's constants see a cluster."""
-    return network_of(cluster, framework(name))
+    return get_network(cluster, framework(name))
 
 
 def of_links(channel: str | None) -> Cluster:

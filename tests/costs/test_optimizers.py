@@ -7,9 +7,9 @@ from torch import nn
 from gnnplace.costs import OPTIMIZERS, newton_schulz_shapes, optimizer_kind
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import parse_spec
-from gnnplace.plans.spec_answers import price, priced_spec
+from gnnplace.plans.spec_answers import price, price_spec
 from gnnplace.problem.cluster import preset
 
 TINY = DecoderSizes(
@@ -66,8 +66,10 @@ def state_of(optimizer):
 
 def optimizer_bytes(name, words="dp=1,microbatch_size=1", **changes):
     """Bytes of the optimizer's state of the tiny decoder on each device of a plan."""
-    setting = setting_of(TINY, preset("nvswitch-h100-8"), optimizer=name, **changes)
-    priced = priced_spec(setting, parse_spec(words))
+    setting = make_pricing_setting(
+        TINY, preset("nvswitch-h100-8"), optimizer=name, **changes
+    )
+    priced = price_spec(setting, parse_spec(words))
     return [cost.terms.optimizer for cost in priced.costs]
 
 
@@ -139,12 +141,12 @@ def test_half_parameters_have_a_float32_copy():
 
 
 def test_the_update_moves_the_bytes_of_its_optimizer():
-    setting = setting_of(TINY, preset("nvswitch-h100-8"))
+    setting = make_pricing_setting(TINY, preset("nvswitch-h100-8"))
     stream = setting.framework.kernels.stream(1.0)
     updates = {}
     for name in OPTIMIZERS:
-        changed = setting_of(TINY, preset("nvswitch-h100-8"), optimizer=name)
-        (cost,) = priced_spec(changed, parse_spec("dp=1,microbatch_size=1")).costs
+        changed = make_pricing_setting(TINY, preset("nvswitch-h100-8"), optimizer=name)
+        (cost,) = price_spec(changed, parse_spec("dp=1,microbatch_size=1")).costs
         updates[name] = cost.update / stream / TINY.parameters
     # AdamW reads gradient, parameter and two moments, and writes three; SGD reads two, writes one.
     assert updates["adamw"] - updates["sgd"] == pytest.approx(28 - 12)
@@ -171,7 +173,7 @@ def test_every_optimizer_names_its_source():
 
 
 def test_quantized_states_do_not_leave_the_gpu():
-    setting = setting_of(
+    setting = make_pricing_setting(
         TINY,
         preset("nvswitch-h100-8"),
         framework_name="megatron-lm",

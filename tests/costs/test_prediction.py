@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gnnplace.costs.calibration import NINETY, calibrate, spread, widened, with_table
-from gnnplace.costs.kin import SPECIAL, apart, kin_of, on_tensor_cores, tensor_types
+from gnnplace.costs.kin import SPECIAL, apart, find_kin, on_tensor_cores, tensor_types
 from gnnplace.costs.prediction import (
     MISALIGNED,
     NEIGHBOUR,
@@ -13,7 +13,7 @@ from gnnplace.costs.prediction import (
     predict_in_step,
 )
 from gnnplace.costs.rows import Record, Rows, from_records, roofline, write_rows
-from gnnplace.costs.tables import FOLDER, CostTables, shipped_tables
+from gnnplace.costs.tables import FOLDER, CostTables, load_shipped_tables
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import GPUS, figures
 
@@ -27,12 +27,12 @@ def products(
 
 
 def provenance(rows: Rows, kind: str, tables: CostTables | None = None) -> str:
-    found = predict(rows, kind, tables or shipped_tables())
+    found = predict(rows, kind, tables or load_shipped_tables())
     return PROVENANCES[found.provenance[0]]
 
 
 def test_a_measured_row_is_given_back_within_its_error() -> None:
-    tables = shipped_tables()
+    tables = load_shipped_tables()
     for kind in ("a100-80", "h100", "v100", "l4"):
         rows = tables.rows[kind]
         mine = rows.take((rows.op == "matmul") & (rows.dtype == "float32"))
@@ -62,7 +62,7 @@ def test_every_kind_gets_a_time_for_every_type_and_family() -> None:
     ]
     rows = from_records(ops)
     for kind in GPUS:
-        found = predict(rows, kind, shipped_tables())
+        found = predict(rows, kind, load_shipped_tables())
         assert np.isfinite(found.seconds).all()
         assert (found.seconds > 0).all()
         assert ((found.error > 0) & (found.error < 3)).all()
@@ -74,22 +74,24 @@ def test_provenance_is_the_table_then_a_neighbour_then_the_roofline() -> None:
     assert provenance(rows, "a100-80") == TABLE
     # No float32 table; that of another GPU.
     assert provenance(rows, "h200") == NEIGHBOUR
-    bare = CostTables({}, shipped_tables().errors)
+    bare = CostTables({}, load_shipped_tables().errors)
     assert provenance(rows, "h200", bare) == ROOFLINE
 
 
 def test_a_gpu_without_tables_is_scaled_by_its_own_roofline() -> None:
     rows = products(8192, 8192, 8192, "bfloat16")
-    h100 = predict(rows, "h100", shipped_tables()).seconds[0]
-    gh200 = predict(rows, "gh200", shipped_tables()).seconds[0]
+    h100 = predict(rows, "h100", load_shipped_tables()).seconds[0]
+    gh200 = predict(rows, "gh200", load_shipped_tables()).seconds[0]
     assert gh200 == pytest.approx(h100, rel=0.35)
-    assert predict(rows, "rtx-3090", shipped_tables()).seconds[0] > 5 * h100
+    assert predict(rows, "rtx-3090", load_shipped_tables()).seconds[0] > 5 * h100
 
 
 def test_a_size_that_is_no_multiple_of_eight_is_slow_in_half_precision_alone() -> None:
     for dtype, factor in (("bfloat16", MISALIGNED), ("float32", 1.0)):
-        even = predict(products(4096, 50256, 1024, dtype), "h100", shipped_tables())
-        odd = predict(products(4096, 50257, 1024, dtype), "h100", shipped_tables())
+        even = predict(
+            products(4096, 50256, 1024, dtype), "h100", load_shipped_tables()
+        )
+        odd = predict(products(4096, 50257, 1024, dtype), "h100", load_shipped_tables())
         assert odd.seconds[0] == pytest.approx(factor * even.seconds[0], rel=0.02)
         assert (odd.error[0] > even.error[0]) == (factor > 1)
 
@@ -100,12 +102,12 @@ def test_convolutions_use_tensor_cores_where_there_are_any() -> None:
     rows = from_records([row])
     plain = roofline("a100", rows)[0]
     # Of float32 without TF32.
-    assert predict(rows, "a100", shipped_tables()).seconds[0] < plain
+    assert predict(rows, "a100", load_shipped_tables()).seconds[0] < plain
 
 
 def test_an_error_grows_with_the_distance_to_what_was_measured() -> None:
     errors = [
-        predict(products(m, m, m), "a100-80", shipped_tables()).error[0]
+        predict(products(m, m, m), "a100-80", load_shipped_tables()).error[0]
         for m in (2048, 8, 1)
     ]
     assert errors[0] < errors[1] <= errors[2]
@@ -135,16 +137,16 @@ def test_a_table_of_an_unknown_kind_is_refused(tmp_path) -> None:
 
 def test_the_tables_are_small_and_every_row_is_of_a_known_kind() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 1e6
-    for kind, rows in shipped_tables().rows.items():
+    for kind, rows in load_shipped_tables().rows.items():
         assert figures(kind).product
         assert len(rows) > 50
         assert (rows.seconds > 1e-7).all()
 
 
 def test_errors_on_disk_are_those_of_the_rows_on_disk() -> None:
-    few = {kind: shipped_tables().rows[kind] for kind in ("a40", "titan-xp", "l4")}
+    few = {kind: load_shipped_tables().rows[kind] for kind in ("a40", "titan-xp", "l4")}
     again = calibrate(few)
-    assert set(again) == set(shipped_tables().errors)
+    assert set(again) == set(load_shipped_tables().errors)
     assert again["local"]["matmul"][0] > 0
 
 
@@ -170,8 +172,8 @@ def test_kin_end_somewhere() -> None:
         "whatever",
     ):
         seen = [op]
-        while kin_of(seen[-1]):
-            seen.append(kin_of(seen[-1]))
+        while find_kin(seen[-1]):
+            seen.append(find_kin(seen[-1]))
             assert len(seen) < 6
 
 
@@ -190,7 +192,7 @@ def test_types_of_tensor_cores_answer_for_each_other() -> None:
     assert tensor_types("a100", "add", "tf32", "v100") == ()
     assert tensor_types("p100", "convolution", "float16", "v100") == ()
     [source] = predict(
-        convolution(12 * 56 * 56, 64, 576, "bfloat16"), "h100", shipped_tables()
+        convolution(12 * 56 * 56, 64, 576, "bfloat16"), "h100", load_shipped_tables()
     ).source
     assert source in (
         "neighbour: v100 convolution float16",
@@ -201,10 +203,10 @@ def test_types_of_tensor_cores_answer_for_each_other() -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(12 * 56 * 56, 64, 576), (49, 8, 72)])
 def test_a_convolution_takes_tf32_where_it_is_faster(m: int, n: int, k: int) -> None:
     asked = convolution(m, n, k)
-    both = predict(asked, "a100", shipped_tables()).seconds
-    plain = predict(asked, "a100", shipped_tables(), tf32=()).seconds
+    both = predict(asked, "a100", load_shipped_tables()).seconds
+    plain = predict(asked, "a100", load_shipped_tables(), tf32=()).seconds
     tensor = predict(
-        convolution(m, n, k, "tf32"), "a100", shipped_tables(), tf32=()
+        convolution(m, n, k, "tf32"), "a100", load_shipped_tables(), tf32=()
     ).seconds
     assert both == pytest.approx(np.minimum(plain, tensor))
 
@@ -230,12 +232,18 @@ def test_products_of_a_gpu_at_its_power_limit_are_faster_in_a_step() -> None:
         return float(alone / step)
 
     wide, half = products(2048, 2048, 2048), products(2048, 2048, 2048, "bfloat16")
-    mine = shipped_tables().rows["l4"].take(np.arange(len(shipped_tables().rows["l4"])))
-    own = CostTables({**shipped_tables().rows, "l4": mine}, shipped_tables().errors)
-    assert ratio(wide, "l4", shipped_tables()) == pytest.approx(1.6)
+    mine = (
+        load_shipped_tables()
+        .rows["l4"]
+        .take(np.arange(len(load_shipped_tables().rows["l4"])))
+    )
+    own = CostTables(
+        {**load_shipped_tables().rows, "l4": mine}, load_shipped_tables().errors
+    )
+    assert ratio(wide, "l4", load_shipped_tables()) == pytest.approx(1.6)
     for rows, kind, tables in (
-        (half, "l4", shipped_tables()),
-        (wide, "t4", shipped_tables()),
+        (half, "l4", load_shipped_tables()),
+        (wide, "t4", load_shipped_tables()),
         (wide, "l4", own),
     ):
         assert ratio(rows, kind, tables) == 1.0

@@ -10,8 +10,8 @@ import pytest
 from gnnplace.explaining import explain_step
 from gnnplace.explaining.captured import CapturedStep
 from gnnplace.explaining.steps import PARTS, step_causes, step_parts
-from gnnplace.plans.answers import given_plan
-from gnnplace.plans.given import draft_of_spec
+from gnnplace.plans.answers import price_given_plan
+from gnnplace.plans.given import draft_spec
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.stage import Pricer
@@ -32,9 +32,9 @@ WORDS = [
 def explained(words, machine, model=None):
     """The step of a plan in words of a toy model."""
     model = model or chain(np.random.default_rng(0), count=8, batch=8)
-    draft = draft_of_spec(model, machine, parse_spec(words))
+    draft = draft_spec(model, machine, parse_spec(words))
     priced = realized(Pricer(model, MeshFabric(machine), draft.size), draft)
-    return CapturedStep(given_plan(model, machine, words), priced)
+    return CapturedStep(price_given_plan(model, machine, words), priced)
 
 
 @pytest.mark.parametrize("words", WORDS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.explaining.causes import KINDS, rank_causes, speed_text
+from gnnplace.explaining.causes import KINDS, format_speed, rank_causes
 from gnnplace.explaining.in_words import SpecStep
 from gnnplace.explaining.steps import step_causes, step_parts
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster.presets import preset
@@ -78,7 +78,7 @@ def test_without_a_run_every_cause_has_its_usual_factor():
 
 
 def test_parts_of_full_speed_are_words():
-    assert [speed_text(x) for x in (0.75, 0.5, 0.667, 0.9)] == [
+    assert [format_speed(x) for x in (0.75, 0.5, 0.667, 0.9)] == [
         "three quarters", "half", "two thirds", "90 %",
     ]  # fmt: skip
 
@@ -88,7 +88,9 @@ LLAMA = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 128256)
 
 def test_sockets_between_servers_are_told_from_a_plan():
     """ZeRO 3 over four servers whose network is a hundredth of its speed."""
-    setting = setting_of(LLAMA, preset("dgx-h100-4x8"), framework_name="pytorch")
+    setting = make_pricing_setting(
+        LLAMA, preset("dgx-h100-4x8"), framework_name="pytorch"
+    )
     spec = parse_spec("dp=32,microbatch_size=1,batch=64,zero=3")
     explained = SpecStep(setting, spec)
     parts = step_parts(explained)

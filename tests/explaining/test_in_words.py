@@ -10,7 +10,7 @@ from gnnplace.explaining import explain_step
 from gnnplace.explaining.in_words import SpecStep
 from gnnplace.explaining.steps import PARTS, step_causes, step_parts
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster.presets import preset
@@ -30,7 +30,7 @@ WORDS = [
 
 
 def setting(framework="megatron-lm", **more):
-    return setting_of(LLAMA, CLUSTER, framework_name=framework, **more)
+    return make_pricing_setting(LLAMA, CLUSTER, framework_name=framework, **more)
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "megatron-lm", "nanotron"])
@@ -123,7 +123,9 @@ def test_changes_are_what_their_words_take():
 def test_waits_hold_launches_too():
     """Three quarters of a step of one micro-batch on four equal ranks, kernels or launches."""
     small = DecoderSizes(128, 64, 4, 4, 256, 64, 128)
-    own = setting_of(small, preset("nvswitch-h100-8"), framework_name="megatron-lm")
+    own = make_pricing_setting(
+        small, preset("nvswitch-h100-8"), framework_name="megatron-lm"
+    )
     words = parse_spec("pp=4,microbatch_size=1,batch=1")
     parts = step_parts(SpecStep(own, words))
     step = price(own, words).step_time or 0.0

@@ -7,9 +7,9 @@ import pytest
 from gnnplace.errors import FormatError, InputError
 from gnnplace.explaining.measured_steps import (
     RunSizes,
+    find_run_sizes,
     measured_steps,
-    sizes_of,
-    steps_of_log,
+    read_log_steps,
 )
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
 
@@ -46,19 +46,19 @@ def written(name: str, seconds: list[float]) -> str:
 @pytest.mark.parametrize("name", LOGS)
 def test_every_launchers_log_says_its_step(name):
     text = written(name, [30.0, 5.0, 2.0, *[0.8, 0.82, 0.84] * 3])
-    found = steps_of_log(text, "log", SIZES)
+    found = read_log_steps(text, "log", SIZES)
     assert found.seconds == pytest.approx(0.82, rel=0.01)
     assert (found.count, found.warm_up, found.source) == (9, 3, name)
 
 
 def test_sizes_are_those_of_the_plans_file():
-    assert sizes_of(FILE) == SIZES
+    assert find_run_sizes(FILE) == SIZES
 
 
 def test_seconds_an_iteration_and_thousands_of_milliseconds():
-    assert steps_of_log("5/50 [00:04<00:40,  1.72s/it]", "log", SIZES).seconds == 1.72
+    assert read_log_steps("5/50 [00:04<00:40,  1.72s/it]", "log", SIZES).seconds == 1.72
     assert (
-        steps_of_log("| time_per_iteration_ms: 1.23K |", "log", SIZES).seconds == 1.23
+        read_log_steps("| time_per_iteration_ms: 1.23K |", "log", SIZES).seconds == 1.23
     )
 
 
@@ -151,18 +151,18 @@ VALIDATED = {
 
 @pytest.mark.parametrize("name", VALIDATED)
 def test_training_steps_are_told_from_all_others(name):
-    measured = steps_of_log(VALIDATED[name], "log", SIZES)
+    measured = read_log_steps(VALIDATED[name], "log", SIZES)
     assert measured.seconds == pytest.approx(2.0, rel=0.01)
 
 
 def test_ranks_of_a_step_count_once_and_lines_are_the_files():
-    measured = steps_of_log(VALIDATED["ranks of Megatron-LM"], "log", SIZES)
+    measured = read_log_steps(VALIDATED["ranks of Megatron-LM"], "log", SIZES)
     assert (measured.count, measured.warm_up) == (16, 3)
     assert (measured.first_line, measured.last_line) == (10, 55)
 
 
 def test_two_runs_are_said():
-    measured = steps_of_log(VALIDATED["two runs"], "log", SIZES)
+    measured = read_log_steps(VALIDATED["two runs"], "log", SIZES)
     assert measured.notes == ("run 2 of 2 in the log",)
     assert (measured.first_line, measured.last_line) == (37, 60)
 

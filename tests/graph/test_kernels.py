@@ -7,12 +7,12 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from gnnplace.graph.kernels import (
+    average_finite,
     components,
     flows_between,
     flows_of_ops,
     grouped,
-    mean_of_finite,
-    sum_of_finite,
+    sum_finite,
 )
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import FORWARD
@@ -80,8 +80,8 @@ def test_coordinates_follow_the_rule_of_the_module(seed):
 
 def test_means_and_sums_leave_out_what_cannot_run():
     rows = np.array([[1.0, 3.0], [np.inf, 2.0], [np.inf, np.inf]])
-    assert mean_of_finite(rows).tolist() == [2.0, 2.0, 0.0]
-    assert sum_of_finite(rows).tolist() == [1.0, 5.0]
+    assert average_finite(rows).tolist() == [2.0, 2.0, 0.0]
+    assert sum_finite(rows).tolist() == [1.0, 5.0]
 
 
 @settings(max_examples=30, deadline=None)

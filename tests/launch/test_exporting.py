@@ -11,9 +11,9 @@ import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.exporting import export_plan
-from gnnplace.launch.importing import captured_spec, completed
+from gnnplace.launch.importing import completed, make_captured_spec
 from gnnplace.launch.launch_plan import LaunchPlan
-from gnnplace.launch.registry import LAUNCHERS, launcher_of, read_launch_file
+from gnnplace.launch.registry import LAUNCHERS, get_launcher, read_launch_file
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.plan import Plan
 
@@ -82,21 +82,21 @@ def test_what_is_not_priced_is_said():
         dp=2, microbatch_size=1, batch=4, recompute="uniform:2", schedule="gpipe",
         gradients="fp32", precision="bf16-master", overlap=("gradients",),
     )  # fmt: skip
-    words, lines = captured_spec(plan)
+    words, lines = make_captured_spec(plan)
     assert str(words) == "dp=2,microbatch_size=1,recompute=uniform:2"
     assert [line.split(":")[0] for line in lines] == [
         "schedule gpipe", "gradients in fp32", "overlap of gradients",
     ]  # fmt: skip
     assert (
-        str(captured_spec(replace(plan, cp=2))[0])
+        str(make_captured_spec(replace(plan, cp=2))[0])
         == "dp=2,cp=2,microbatch_size=1,recompute=uniform:2"
     )
-    assert str(captured_spec(replace(plan, ep=2, tp=2))[0]).startswith(
+    assert str(make_captured_spec(replace(plan, ep=2, tp=2))[0]).startswith(
         "dp=2,tp=2,ep=2,"
     )
     for other in ({"ep": 4}, {"cp": 4, "ep": 2}):
         with pytest.raises(InputError, match="ep = cp"):
-            captured_spec(replace(plan, **other))
+            make_captured_spec(replace(plan, **other))
 
 
 def test_replicas_that_a_file_leaves_open_are_the_clusters():
@@ -105,15 +105,15 @@ def test_replicas_that_a_file_leaves_open_are_the_clusters():
     with pytest.raises(InputError, match="6 processes are no multiple of tp x cp x pp"):
         completed(plan, 6)
     with pytest.raises(InputError, match="does not say microbatch_size"):
-        captured_spec(LaunchPlan(dp=2, batch=8))
+        make_captured_spec(LaunchPlan(dp=2, batch=8))
 
 
 def test_sizes_name_a_model_of_those_sizes():
     """transformers makes the model, of some thousand parameters."""
-    from gnnplace.tracing.models import workload_of
+    from gnnplace.tracing.models import make_workload
 
     sizes = DecoderSizes(2, 32, 4, 2, 48, 16, 64, gated=True, tied=False)
-    config = workload_of(sizes.model, fake=True).model.config
+    config = make_workload(sizes.model, fake=True).model.config
     assert (
         config.num_key_value_heads,
         config.intermediate_size,
@@ -136,7 +136,7 @@ def test_a_file_that_is_none_is_one_line(content, told, tmp_path):
     with pytest.raises(InputError, match=told) as caught:
         read_launch_file(path)
     assert "\n" not in str(caught.value)
-    assert launcher_of("accelerate").framework == "pytorch"
+    assert get_launcher("accelerate").framework == "pytorch"
 
 
 def test_an_order_that_was_searched_goes_beside_a_torchtitan_module(

@@ -9,10 +9,10 @@ import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.launch.launch_plan import LaunchPlan
-from gnnplace.launch.megatron import layout_of, nearest_megatron, write_megatron
-from gnnplace.launch.megatron_plan import layers_of_layout
+from gnnplace.launch.megatron import format_layout, nearest_megatron, write_megatron
+from gnnplace.launch.megatron_plan import parse_layout
 from gnnplace.launch.megatron_script import read_megatron
-from gnnplace.launch.registry import launcher_of
+from gnnplace.launch.registry import get_launcher
 from gnnplace.launch.writing import nearest_plan, write_launch_plan
 from gnnplace.plans.decoders.decoder import DecoderSizes
 
@@ -241,8 +241,8 @@ def test_a_width_with_swiglu_is_megatrons():
     ],
 )
 def test_a_layout_says_the_layers_of_every_stage(layout, layers):
-    assert layers_of_layout(layout, "file") == layers
-    assert layers_of_layout(layout_of(layers), "file") == layers
+    assert parse_layout(layout, "file") == layers
+    assert parse_layout(format_layout(layers), "file") == layers
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_what_contradicts_is_one_line(change, told):
 )
 def test_a_layout_without_its_ends_is_one_line(layout):
     with pytest.raises(FormatError, match="layout") as caught:
-        layers_of_layout(layout, "file")
+        parse_layout(layout, "file")
     assert "\n" not in str(caught.value)
 
 
@@ -486,5 +486,5 @@ def test_single_modules_are_written_and_read_again():
         text, losses = write_launch_plan(plan, name, [])
         assert keys in text
         assert not losses
-    _, steps = nearest_plan(plan, launcher_of("torchtitan"))
+    _, steps = nearest_plan(plan, get_launcher("torchtitan"))
     assert "recomputes no single modules; selective is written" in steps[0][0]

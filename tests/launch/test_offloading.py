@@ -9,7 +9,7 @@ import pytest
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError
 from gnnplace.launch.launch_plan import LaunchPlan
-from gnnplace.launch.registry import launcher_of, reader_of
+from gnnplace.launch.registry import get_launcher, get_reader
 from gnnplace.launch.searching import (
     LaunchAnswer,
     LauncherSearch,
@@ -59,8 +59,8 @@ def test_the_host_is_used_where_nothing_else_fits(answers, launcher):
 @pytest.mark.parametrize("launcher", OFFLOADED)
 def test_a_launchers_file_says_it(answers, launcher):
     answer = answers[launcher]
-    text = launcher_of(launcher).write(answer.plan, [], 4)
-    plan = reader_of(launcher).read(text, "file", {})
+    text = get_launcher(launcher).write(answer.plan, [], 4)
+    plan = get_reader(launcher).read(text, "file", {})
     assert plan.offload == answer.plan.offload
     assert not any("offload" in str(reason) for reason in plan.remarks)
     priced = price_launch_plan(
@@ -79,8 +79,8 @@ def test_one_device_of_a_kind_without_measurements_is_enough_for_deepspeed(clust
         "deepspeed"
     )
     assert (found.plan.zero, found.plan.offload) == (3, "optimizer+parameters")
-    plan = reader_of("deepspeed").read(
-        launcher_of("deepspeed").write(found.plan, [], 1), "file", {}
+    plan = get_reader("deepspeed").read(
+        get_launcher("deepspeed").write(found.plan, [], 1), "file", {}
     )
     assert (plan.zero, plan.offload) == (3, "optimizer+parameters")
 
@@ -89,7 +89,7 @@ def test_a_launcher_without_it_is_told_that_nothing_fits():
     with pytest.raises(InfeasibleError, match="nothing fits"):
         search(offloads=True).find("nanotron")
     nearest = dict(
-        launcher_of("nanotron").nearest(LaunchPlan(dp=4, offload="optimizer", batch=4))
+        get_launcher("nanotron").nearest(LaunchPlan(dp=4, offload="optimizer", batch=4))
     )
     assert any("offload=optimizer" in line for line in nearest)
 
@@ -131,7 +131,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_files_of_others_say_it_or_a_line_does(name):
     launcher, text, offload = FILES[name]
-    plan = reader_of(launcher).read(text, "file", {})
+    plan = get_reader(launcher).read(text, "file", {})
     assert plan.offload == offload
     told = any(
         "offload" in str(reason) or "disk" in str(reason) for reason in plan.remarks

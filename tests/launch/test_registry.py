@@ -17,7 +17,7 @@ from gnnplace.launch.launch_plan import (
 from gnnplace.launch.registry import (
     LAUNCHERS,
     READERS,
-    launcher_told_by,
+    find_told_launcher,
     read_launch_file,
 )
 from gnnplace.launch.torchtitan import MODELS
@@ -104,7 +104,7 @@ def test_a_hundred_plans_come_back_or_say_what_they_lose(name):
         if "layers" not in named and back.layers is not None:
             assert back.layers == before.layers
         assert back.sizes in (None, before.sizes)
-        assert launcher_told_by(text, "file") == name
+        assert find_told_launcher(text, "file") == name
     assert written >= 20
 
 

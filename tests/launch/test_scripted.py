@@ -99,7 +99,7 @@ def test_its_plan_converts_without_a_price(
         raise AssertionError("priced again")
 
     monkeypatch.setattr(captured_losses.Prices, "of", refuse)
-    monkeypatch.setattr(captured_losses, "captured_sizes", refuse)
+    monkeypatch.setattr(captured_losses, "find_captured_sizes", refuse)
     exported = gnnplace.export_plan(read_plan(path), "accelerate")
     written = tmp_path / "accelerate.yaml"
     written.write_text(exported.text, encoding="utf-8")

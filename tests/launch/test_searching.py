@@ -11,7 +11,7 @@ import gnnplace
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.explaining import explain_launch_plan
-from gnnplace.launch.importing import captured_spec, completed
+from gnnplace.launch.importing import completed, make_captured_spec
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.megatron import write_megatron
 from gnnplace.launch.megatron_script import read_megatron
@@ -20,7 +20,7 @@ from gnnplace.launch.searching import (
     LauncherSearch,
     can_say,
     price_launch_plan,
-    priced_spec,
+    with_priced_schedule,
 )
 from gnnplace.launch.torchtitan import MODELS
 from gnnplace.planning.rows import price_plans
@@ -58,7 +58,7 @@ def test_groups_compiled_layers_and_captured_launches_are_priced_as_in_a_table()
         SIZES.model, CLUSTER, f"{plan.words},batch=64", framework_name="torchtitan"
     )
     assert found.answer == told.answers[0]
-    words, lines = captured_spec(plan)
+    words, lines = make_captured_spec(plan)
     assert str(words) == "dp=64,microbatch_size=1,zero=3"
     assert "compile: priced as eager PyTorch" in lines
 
@@ -71,7 +71,7 @@ def test_a_run_is_explained_at_its_frameworks_prices():
     assert sum(found.parts.values()) == pytest.approx(step)
     assert found.measured is not None
     assert found.measured.seconds == 2.0
-    words = priced_spec(found.answer.plan, found.answer.setting)
+    words = with_priced_schedule(found.answer.plan, found.answer.setting)
     for change in found.changes:
         if change.text in ("recompute=full", "microbatch_size=2"):
             name, value = change.text.split("=")
@@ -95,7 +95,7 @@ def test_experts_that_are_whole_on_shards_are_priced_as_such():
         for p in (plan, replace(plan, ep=8, etp=1))
     )
     assert whole.notes == ()
-    assert "ep=4,etp=1" in str(priced_spec(whole.plan, whole.setting))
+    assert "ep=4,etp=1" in str(with_priced_schedule(whole.plan, whole.setting))
     assert whole.answer.state == cut.answer.state
     assert whole.answer.step_time < cut.answer.step_time
     with pytest.raises(InputError, match="is a multiple of tp"):
@@ -237,9 +237,9 @@ def test_shards_of_experts_count_where_the_model_is_named():
     experts = price_launch_plan(
         plan, "megatron-bridge", "dgx-h100-8x8", model="Qwen/Qwen3-30B-A3B"
     )
-    assert "tp=4,etp=1" in str(priced_spec(experts.plan, experts.setting))
+    assert "tp=4,etp=1" in str(with_priced_schedule(experts.plan, experts.setting))
     dense = replace(plan, ep=1, pp=1, dp=2)
     answer = price_launch_plan(
         dense, "megatron-bridge", "dgx-h100-8x8", model="Qwen/Qwen3-8B"
     )
-    assert "etp" not in str(priced_spec(answer.plan, answer.setting))
+    assert "etp" not in str(with_priced_schedule(answer.plan, answer.setting))

@@ -11,7 +11,7 @@ from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.torchtitan import (
     MODELS,
-    modules_of,
+    name_stage_modules,
     read_torchtitan,
     write_torchtitan,
 )
@@ -99,7 +99,7 @@ def test_it_begins_with_what_torchtitan_has():
 
 
 def test_stages_are_listed_by_their_modules():
-    assert modules_of([1, 0, 2]) == [
+    assert name_stage_modules([1, 0, 2]) == [
         ["tok_embeddings", "layers.0"], [], ["layers.1", "layers.2", "norm", "lm_head"],
     ]  # fmt: skip
 

@@ -15,10 +15,10 @@ from gnnplace.launch.nemo import read_nemo
 from gnnplace.launch.neox import read_neox
 from gnnplace.launch.registry import (
     READERS,
-    framework_of,
+    find_framework,
+    get_reader,
     launcher_of_file,
     read_launch_file,
-    reader_of,
 )
 from gnnplace.launch.searching import price_launch_plan
 from gnnplace.launch.writing import convert_launch_file
@@ -329,9 +329,9 @@ def test_interpolations_are_put_in_or_named(data, path, value):
 
 def test_every_launcher_has_a_framework_and_others_are_refused_by_name(tmp_path):
     plan = read_neox(NEOX, "a.yml")
-    assert all(framework_of(name, plan) for name in READERS)
+    assert all(find_framework(name, plan) for name in READERS)
     with pytest.raises(InputError, match="did you mean 'nemo'"):
-        reader_of("nemoo")
+        get_reader("nemoo")
     path = tmp_path / "a.yaml"
     path.write_text("model:\n  _component_: torchtune.models.llama3\n")
     with pytest.raises(FormatError, match="is a file of torchtune, which is not read"):

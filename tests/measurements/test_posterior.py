@@ -17,7 +17,7 @@ from gnnplace.measurements.posterior import (
     distance,
     fit_parameters,
 )
-from gnnplace.simulation import Simulator, finished_placement
+from gnnplace.simulation import Simulator, finish_placement
 from tests.random_problems import random_problem
 from tests.run.programs import cpu_cluster, random_placement
 
@@ -31,7 +31,7 @@ def problem_of(seed=0):
 
 def seconds_of(problem, placement):
     simulator = Simulator(problem)
-    return simulator.step_time(placement.device, simulator.order_of(placement))
+    return simulator.step_time(placement.device, simulator.find_order(placement))
 
 
 def measured_on(true, placement):
@@ -106,7 +106,7 @@ def test_parameters_are_found_where_measurements_show_them_and_else_stay_at_zero
 def test_a_measurement_counts_where_it_was_made_and_fades_with_distance():
     problem = problem_of()
     a, far = random_placement(problem, 0), random_placement(problem, 1)
-    near = finished_placement(problem, a.device, Simulator(problem).complete(a.device))
+    near = finish_placement(problem, a.device, Simulator(problem).complete(a.device))
     posterior = Posterior(problem)
     before, doubt = posterior.predict([a, near, far])
     posterior.add([a], [Measured(1.1 * float(np.exp(before[0])))])  # without its ops
@@ -149,9 +149,7 @@ def test_distance_forgets_the_names_of_devices():
     swapped = replace(a, device=1 - a.device, sequence=a.sequence[::-1])
     assert distance(problem, a, a) == distance(problem, a, swapped) == 0.0
     assert 0.1 < distance(problem, a, b) == distance(problem, b, a) <= 0.5 + ORDER
-    ordered = finished_placement(
-        problem, a.device, Simulator(problem).complete(a.device)
-    )
+    ordered = finish_placement(problem, a.device, Simulator(problem).complete(a.device))
     assert distance(problem, a, ordered) == pytest.approx(ORDER)
 
 

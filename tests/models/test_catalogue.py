@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from gnnplace.errors import InputError
 from gnnplace.models import default_batch, find_model, model_names, nearest_names
-from gnnplace.plans.decoders.decoder import catalogue_decoder, decoder_of
+from gnnplace.plans.decoders.decoder import catalogue_decoder, find_decoder
 from gnnplace.tracing.loading import load
 from gnnplace.zoo.hf import hugging_face, transformers_config
 
@@ -146,7 +146,7 @@ def test_the_nearest_names_are_offered():
 )
 def test_layers_that_no_plan_is_made_for_are_refused_by_their_kind(name, word):
     with pytest.raises(InputError, match=word):
-        decoder_of(name)
+        find_decoder(name)
     with pytest.raises(InputError, match=word):
         transformers_config(name, {})
 
@@ -181,8 +181,8 @@ def test_fields_of_the_configuration_may_differ():
 def test_a_name_is_known_without_torch():
     code = (
         "import sys\n"
-        "from gnnplace.plans.decoders.decoder import decoder_of\n"
-        "decoder_of('Qwen/Qwen3-8B', num_devices=8)\n"
+        "from gnnplace.plans.decoders.decoder import find_decoder\n"
+        "find_decoder('Qwen/Qwen3-8B', num_devices=8)\n"
         "assert not {'torch', 'transformers', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

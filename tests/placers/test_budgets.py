@@ -12,7 +12,7 @@ from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.search.space import counted
 from gnnplace.placing.roster import make_placer
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 LOOKS = (1, 2, 4, 10, 40, 160, 400)
@@ -69,7 +69,7 @@ def test_a_larger_budget_is_never_worse_with_groups_and_micro_batches(name):
 @pytest.mark.parametrize("name", ["narrow", "learned", "best"])
 def test_a_larger_budget_is_never_worse_on_narrow_groups(name):
     graph, cluster = (
-        shipped_store().graph("vit-base"),
+        open_shipped_store().graph("vit-base"),
         gnnplace.resolve_cluster("pcie-v100-4"),
     )
     problem = dataset_problem(graph, cluster, microbatches=4, groups=None)

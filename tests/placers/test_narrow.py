@@ -14,21 +14,21 @@ from gnnplace.placers.narrow import (
     best_first,
     constructions,
     first_priorities,
-    ranked_starts,
+    rank_starts,
     scheduled,
 )
 from gnnplace.placers.search.chunk_search import ChunkSearch
 from gnnplace.placers.search.coarse_problem import narrow_groups, narrow_problem
 from gnnplace.placing.roster import make_placer
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 
 
 @pytest.fixture(scope="module")
 def gpt2():
     """9,000 ops whose narrow groups are worth it: GPT-2 medium on four V100 with PCIe."""
     graph, cluster = (
-        shipped_store().graph("gpt2-medium"),
+        open_shipped_store().graph("gpt2-medium"),
         gnnplace.resolve_cluster("pcie-v100-4"),
     )
     return SearchSpace(dataset_problem(graph, cluster, microbatches=4, groups=None))
@@ -38,7 +38,7 @@ def searched(space, laps, count=24):
     """Best coarse and expanded seconds after each lap."""
     narrow = narrow_groups(space, count)
     coarse = SearchSpace(narrow.problem)
-    starts = ranked_starts(coarse, narrow, ())[:KEPT]
+    starts = rank_starts(coarse, narrow, ())[:KEPT]
     search, expansion = ChunkSearch(coarse, narrow, starts, 3), Expansion(space, narrow)
     expansion.add(starts[0])
     seconds = [(starts[0].score, expansion.score)]
@@ -89,7 +89,7 @@ def test_expansions_keep_the_best_and_give_up_what_is_hopeless():
     space = SearchSpace(with_microbatches(contract.training_chain(30, 3), 4))
     narrow = narrow_groups(space, 24)
     coarse = SearchSpace(narrow.problem)
-    starts = ranked_starts(coarse, narrow, ())
+    starts = rank_starts(coarse, narrow, ())
     expansion, scores = Expansion(space, narrow), []
     for start in starts:
         expansion.add(start)
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_penalised_while_it_searches():
         space = SearchSpace(with_microbatches(chain, 2))
         narrow = narrow_groups(space, 24)
         coarse = SearchSpace(narrow.problem)
-        starts = ranked_starts(coarse, narrow, ())[:KEPT]
+        starts = rank_starts(coarse, narrow, ())[:KEPT]
         search = ChunkSearch(coarse, narrow, starts, 0)
         for _ in range(4):
             search.run_lap()

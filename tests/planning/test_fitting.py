@@ -8,17 +8,19 @@ import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.planning import plan_devices
-from gnnplace.planning.fitting import fit_of, fit_plan, leanest_spec
+from gnnplace.planning.fitting import fit_plan, judge_fit, leanest_spec
 from gnnplace.plans import SearchOptions, TrainingJob
 from gnnplace.plans.decoders.decoder import catalogue_decoder
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price
 
 QWEN = "Qwen/Qwen3-8B"
 PARAMETERS = 8_190_735_360
 CLUSTER = plan_devices("8xH100", None, "auto")
-SETTING = setting_of(catalogue_decoder(QWEN, 8), CLUSTER, precision="bf16-mixed")
+SETTING = make_pricing_setting(
+    catalogue_decoder(QWEN, 8), CLUSTER, precision="bf16-mixed"
+)
 
 
 def fit(words, **job):
@@ -88,8 +90,10 @@ def test_a_leaner_optimizer_may_be_the_only_change():
     The host's memory is the other way.
     """
     sizes = catalogue_decoder("Qwen/Qwen3-4B")
-    setting = setting_of(sizes, plan_devices("1xH100", 60e9, "auto"), memory_limit=60e9)
-    answer = fit_of(setting, parse_spec("dp=1,microbatch_size=1,recompute=full"))
+    setting = make_pricing_setting(
+        sizes, plan_devices("1xH100", 60e9, "auto"), memory_limit=60e9
+    )
+    answer = judge_fit(setting, parse_spec("dp=1,microbatch_size=1,recompute=full"))
     assert not answer.fits
     changes = {change.kind: change for change in answer.changes}
     assert set(changes) >= {"words", "optimizer"}
@@ -110,20 +114,22 @@ def test_what_fits_needs_no_change():
 
 def test_where_nothing_fits_the_leanest_plan_says_what_lacks():
     one = plan_devices("1xH100", None, "auto")
-    setting = setting_of(catalogue_decoder("llama-3.1-405b"), one)
+    setting = make_pricing_setting(catalogue_decoder("llama-3.1-405b"), one)
     spec = leanest_spec(setting)
-    answer = fit_of(setting, spec)
+    answer = judge_fit(setting, spec)
     assert spec.recompute == "full"
     assert answer.changes == ()
     assert answer.nearest is not None
     assert answer.nearest.parts.lacking < answer.parts.lacking
     with pytest.raises(InputError, match=r"heads of keys and|no multiple of"):
         leanest_spec(
-            setting_of(catalogue_decoder(QWEN), plan_devices("3xH100", None, "auto"))
+            make_pricing_setting(
+                catalogue_decoder(QWEN), plan_devices("3xH100", None, "auto")
+            )
         )
     # Of eight GPUs no word is enough, and adapters on weights in 4 bits are.
-    eight = setting_of(catalogue_decoder("llama-3.1-405b", 8), CLUSTER)
-    (change,) = fit_of(eight, leanest_spec(eight)).changes
+    eight = make_pricing_setting(catalogue_decoder("llama-3.1-405b", 8), CLUSTER)
+    (change,) = judge_fit(eight, leanest_spec(eight)).changes
     assert (change.kind, change.change) == ("trained parameters", "--lora r=16,bits=4")
 
 

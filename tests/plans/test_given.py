@@ -12,20 +12,20 @@ from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import plan_model
-from gnnplace.plans.given import draft_of_spec, layer_bounds
+from gnnplace.plans.given import draft_spec, layer_bounds
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import layer_of
-from gnnplace.plans.search.draft import lack_of
+from gnnplace.plans.search.draft import compute_lack
 from gnnplace.plans.search.space import SIZES, micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.plans.segments.chain import MICROBATCHES, divisors_of, layer_starts
+from gnnplace.plans.segments.chain import MICROBATCHES, layer_starts, list_divisors
 from gnnplace.plans.spec import WORDS, parse_spec
 from tests.plans.toys import chain, cluster
 from tests.run.planned.toys import cpus
 
 
 def draft_of_words(model, cluster, words):
-    return draft_of_spec(model, cluster, parse_spec(words))
+    return draft_spec(model, cluster, parse_spec(words))
 
 
 @pytest.fixture
@@ -131,16 +131,16 @@ def test_stages_are_as_even_as_bytes_allow(words, seed):
         )
 
     cuts = [cut_at([0, *own, 7]) for own in combinations(range(1, 7), ranks - 1)]
-    need = {draft: -lack_of(pricer, draft) for draft in cuts}
+    need = {draft: -compute_lack(pricer, draft) for draft in cuts}
     half = (
         max(need.values()) + need[free]
     ) / 2  # between the leanest and the most even cuts
     machine = cluster(count, memory=1e9 - half + 0.01)
     own = Pricer(model, MeshFabric(machine), 1)
-    fitting = [draft for draft in cuts if lack_of(own, draft) <= 0]
+    fitting = [draft for draft in cuts if compute_lack(own, draft) <= 0]
     found = draft_of_words(model, machine, words)
     assert fitting
-    assert lack_of(own, found) <= 0
+    assert compute_lack(own, found) <= 0
     assert largest(own, found) <= min(largest(own, draft) for draft in fitting) * 1.001
 
 
@@ -202,7 +202,7 @@ def test_words_are_refused_before_the_model_is_captured(words, batch, told):
 
 def test_divisors_are_those_of_the_definition():
     for number in (1, 2, 12, 49, 97, 360):
-        assert divisors_of(number) == [
+        assert list_divisors(number) == [
             d for d in range(1, number + 1) if number % d == 0
         ]
     sizes = micro_batch_sizes(10**9)  # within a moment, and none with a billion shares

@@ -8,9 +8,9 @@ import pytest
 import gnnplace
 from gnnplace.cli import run_and_exit
 from gnnplace.files import read_json
-from gnnplace.plans.handover import handed_over
+from gnnplace.plans.handover import find_op_placement
 from gnnplace.plans.job import TrainingJob
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.plans import plan_lines
 
@@ -42,23 +42,27 @@ def test_branches_are_handed_over_with_a_command_that_works(
 
 def test_nothing_is_handed_over_that_cannot_be_compared(plan):
     machine = preset("pcie-a100-4")
-    chain = chain_of(TrainingJob(MODEL, batch=64, optimizer="sgd"), machine)
+    chain = capture_chain(TrainingJob(MODEL, batch=64, optimizer="sgd"), machine)
     for other in (
         replace(chain, precision="bf16-mixed"),
         replace(chain, optimizer="adam"),
     ):
         assert (
-            handed_over(plan, other, machine, TrainingJob(MODEL), named="pcie-a100-4")
+            find_op_placement(
+                plan, other, machine, TrainingJob(MODEL), named="pcie-a100-4"
+            )
             is None
         )
     many = preset("superpod-a100-80-2x8")
     assert (
-        handed_over(plan, chain, many, TrainingJob(MODEL), named="superpod-a100-80-2x8")
+        find_op_placement(
+            plan, chain, many, TrainingJob(MODEL), named="superpod-a100-80-2x8"
+        )
         is None
     )
-    line = chain_of(TrainingJob("mlp?depth=2", optimizer="sgd"), machine)
+    line = capture_chain(TrainingJob("mlp?depth=2", optimizer="sgd"), machine)
     assert (
-        handed_over(
+        find_op_placement(
             plan, line, machine, TrainingJob("mlp?depth=2"), named="pcie-a100-4"
         )
         is None

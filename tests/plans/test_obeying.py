@@ -10,11 +10,11 @@ import pytest
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.obeying import allowed_devices, find_fewest, find_obeying
+from gnnplace.plans.obeying import find_allowed_devices, find_fewest, find_obeying
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.search import obeys, search
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.problem.cluster import counts_of_devices
+from gnnplace.problem.cluster import list_device_counts
 from gnnplace.problem.constraints import Constraints, ConstraintWords
 from tests.plans.search.test_search import all_drafts
 from tests.plans.toys import chain, cluster
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused():
         )
     asked = ConstraintWords(pin=["s1=gpu:0"], forbid=["s1=gpu:0"]).constraints()
     with pytest.raises(InfeasibleError, match="leave 's1' no device"):
-        allowed_devices(model, machine, asked)
+        find_allowed_devices(model, machine, asked)
     with pytest.raises(InputError, match="together: "):
         find_obeying(
             model,
@@ -124,14 +124,14 @@ def test_the_fewest_devices_are_the_first_that_hold_the_model():
     (plan,) = find_fewest(model, machine, SearchOptions(budget=0.0, goal="gpus"))
     used = len(plan.file.memory)
     assert plan.feasible
-    for count in counts_of_devices(4):
+    for count in list_device_counts(4):
         few = find_obeying(
             model,
             machine,
             SearchOptions(constraints=Constraints(max_devices=count), budget=0.0),
         )
         assert few[0].feasible is (count >= used)
-    assert counts_of_devices(6) == [1, 2, 4, 6]
+    assert list_device_counts(6) == [1, 2, 4, 6]
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 1.01])
@@ -141,7 +141,7 @@ def test_a_rate_is_reached_by_the_first_number_of_devices_that_makes_it(share):
     machine = cluster(4)
     rates = {
         count: 8 / find_obeying(model, machine, limited_to(count))[0].step_time
-        for count in counts_of_devices(4)
+        for count in list_device_counts(4)
     }
     (plan,) = find_fewest(
         model, machine, SearchOptions(budget=0.0, goal="gpus", rate=share * rates[2])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import FormatError, MismatchError
-from gnnplace.plans.answers import given_plan
+from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.reading import check_cluster, plan_from_data
 from gnnplace.report.plans import plan_page
 from tests.plans.toys import chain, cluster
@@ -58,7 +58,7 @@ FREE = {  # edits that say nothing wrong: words for people, and figures that not
 @pytest.fixture(scope="module")
 def whole():
     """A plan with something in every key."""
-    plan = given_plan(chain(np.random.default_rng(0), batch=8), cluster(8), WORDS)
+    plan = price_given_plan(chain(np.random.default_rng(0), batch=8), cluster(8), WORDS)
     data = plan.to_data()
     data["stages"][0]["placements"] = {
         "s0": ["R", "R", "P:in"],
@@ -366,9 +366,9 @@ def test_a_cluster_must_be_there_with_the_plan_s_devices(whole):
 )
 def test_a_plan_of_something_else_is_not_priced(key, value, told):
     model, machine = chain(np.random.default_rng(0), batch=8), cluster(8)
-    plan = given_plan(model, machine, "microbatch_size=1")
+    plan = price_given_plan(model, machine, "microbatch_size=1")
     data = plan.to_data() | {key: value}
     if key == "batch":
         data["actions"] = [[f"0{kind}{m}" for m in range(16) for kind in "FB"]]
     with pytest.raises(MismatchError, match=re.escape(told)):
-        given_plan(model, machine, plan_from_data(data, "p"))
+        price_given_plan(model, machine, plan_from_data(data, "p"))

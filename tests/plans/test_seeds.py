@@ -8,11 +8,11 @@ import gnnplace
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import plan_devices
 from gnnplace.plans.answers import find_plans
-from gnnplace.plans.decoders.decoder import decoder_of
+from gnnplace.plans.decoders.decoder import find_decoder
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.seeds import seed_drafts
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 
 MODEL = (
     "hf:llama?num_hidden_layers=4&hidden_size=2048&intermediate_size=5632&vocab_size=32000"
@@ -25,7 +25,7 @@ DEVICES = plan_devices("nvswitch-h100-8", None, None)
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    return chain_of(TrainingJob(MODEL, precision="bf16-mixed"), DEVICES)
+    return capture_chain(TrainingJob(MODEL, precision="bf16-mixed"), DEVICES)
 
 
 def test_a_captured_decoder_is_no_slower_than_its_plans_in_words(chain):
@@ -53,7 +53,7 @@ def test_seeds_are_plans_of_the_whole_step(chain):
 
 
 def test_words_of_launchers_are_searched_for_models_by_their_sizes():
-    assert decoder_of(MODEL) is not None
+    assert find_decoder(MODEL) is not None
     options = SearchOptions(launcher="megatron-lm")
     assert options.is_of_words
     (plan,) = gnnplace.plan(MODEL, "nvswitch-h100-8", launcher="megatron-lm")

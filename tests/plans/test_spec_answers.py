@@ -8,9 +8,9 @@ import pytest
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.layer import layer_passes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec, parse_spec
-from gnnplace.plans.spec_answers import PlanAnswer, price, priced_spec
+from gnnplace.plans.spec_answers import PlanAnswer, price, price_spec
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import preset
@@ -22,7 +22,9 @@ MPT = DecoderSizes(32, 4096, 32, 32, 16384, 2048, 50368, False, True, 256)
 @cache
 def nanotron() -> PricingSetting:
     """The 8.86 B Llama of nanotron's sweep on one server."""
-    return setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron")
+    return make_pricing_setting(
+        LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron"
+    )
 
 
 def test_a_published_step_of_nanotron_and_its_bytes():
@@ -36,7 +38,7 @@ def test_a_published_step_of_nanotron_and_its_bytes():
 
 def test_a_published_step_of_fsdp():
     """mosaicml/llm-foundry (Apache-2.0, 8c8dd48): MPT 7B, 2048 tokens, 48 examples on 8 H100."""
-    setting = setting_of(MPT, preset("dgx-h100-2x8"), precision="bf16-mixed")
+    setting = make_pricing_setting(MPT, preset("dgx-h100-2x8"), precision="bf16-mixed")
     answer = price(setting, parse_spec("dp=8,zero=3,microbatch_size=6,batch=48"))
     assert answer.step_time == pytest.approx(1.154562, rel=0.1)
     assert answer.feasible
@@ -61,10 +63,12 @@ def test_torchtitans_pipelines_gather_parameters_once_a_step():
     8 replicas have 4 + 12 bytes of fp32 parameters, gradients' sums apart, and moments in parts; in
     whole they have parameters in half precision and gradients in float32.
     """
-    setting = setting_of(LLAMA, preset("dgx-h100-8x8"), framework_name="torchtitan")
+    setting = make_pricing_setting(
+        LLAMA, preset("dgx-h100-8x8"), framework_name="torchtitan"
+    )
     each = "dp=8,pp=4,tp=2,microbatch_size=1,zero=3,batch="
     few, many = (
-        priced_spec(setting, parse_spec(f"{each}{batch}")) for batch in (64, 256)
+        price_spec(setting, parse_spec(f"{each}{batch}")) for batch in (64, 256)
     )
     assert few.costs[0].exchanges.scattered > 0
     assert (
@@ -76,7 +80,7 @@ def test_torchtitans_pipelines_gather_parameters_once_a_step():
     count = terms.gradients / 4.0
     assert terms.parameters == pytest.approx(count * (2 + 4 / 8))
     assert terms.optimizer == pytest.approx(count * 8 / 8)
-    alone = priced_spec(setting, parse_spec("dp=8,microbatch_size=1,zero=3,batch=64"))
+    alone = price_spec(setting, parse_spec("dp=8,microbatch_size=1,zero=3,batch=64"))
     assert alone.costs[0].is_sharded
     assert alone.costs[0].gathered > 0.0
 
@@ -101,13 +105,15 @@ def test_bytes_of_state_are_those_of_first_and_last_rank():
 @pytest.mark.parametrize(("size", "logged"), [(8, 5.78), (2, 5.4)])
 def test_gathered_tokens_stay_in_nanotrons_buffers(size, logged):
     """Its log of the first rank without ZeRO, in GiB: 16 replicas of 32 shards."""
-    setting = setting_of(LLAMA, preset("dgx-h100-64x8"), framework_name="nanotron")
+    setting = make_pricing_setting(
+        LLAMA, preset("dgx-h100-64x8"), framework_name="nanotron"
+    )
     answer = price(setting, parse_spec(f"dp=16,tp=32,microbatch_size={size}"))
     assert answer.state_first == pytest.approx(logged * 2**30, rel=0.01)
 
 
 def test_checked_collectives_cost_the_host():
-    checked = setting_of(
+    checked = make_pricing_setting(
         LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron",
         environment_name="checked-collectives",
     )  # fmt: skip
@@ -122,7 +128,7 @@ def test_tokens_that_are_not_split_pass_norms_and_residuals_on_every_shard():
     8 examples of 1,024 tokens than if an eighth passed, in which 36 - 16 and 60 - 24 bytes a token
     and width (all but GELU's) are 7/8 of 8192 x 2048 x 56 at 1.53 TB/s, 0.54 ms."""
     gpt = DecoderSizes(24, 2048, 16, 16, 8192, 1024, 51200, False, True)
-    setting = setting_of(
+    setting = make_pricing_setting(
         gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
         precision="16-master",
     )  # fmt: skip
@@ -142,7 +148,7 @@ def test_tokens_that_are_not_split_pass_norms_and_residuals_on_every_shard():
 def test_an_environment_owns_a_clusters_clock():
     """1.18 times every product of bigscience's cluster, nothing else of its constants."""
     own, named = (
-        setting_of(MPT, preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
+        make_pricing_setting(MPT, preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
                    environment_name=name)
         for name in (None, "jean-zay-a100")
     )  # fmt: skip
@@ -163,7 +169,7 @@ def test_an_environment_owns_a_clusters_clock():
 def torchtitan(environment: str | None = None) -> PricingSetting:
     """Llama 3 8B as torchtitan trains it on a server."""
     sizes = DecoderSizes(32, 4096, 32, 8, 14336, 8192, 128256, batch=16)
-    return setting_of(
+    return make_pricing_setting(
         sizes, preset("nvswitch-h100-8"), framework_name="torchtitan",
         environment_name=environment,
     )  # fmt: skip
@@ -201,7 +207,9 @@ def test_a_compiled_layer_keeps_one_value_inside_less():
 def test_captured_launches_leave_a_hosts_floor():
     """Two micro-batches of 8 examples of 128 tokens: 3.255 ms a layer, 54 us in graphs, or none."""
     small = DecoderSizes(24, 1024, 16, 16, 4096, 128, 50304, False, True, batch=16)
-    setting = setting_of(small, preset("nvswitch-h100-8"), framework_name="megatron-lm")
+    setting = make_pricing_setting(
+        small, preset("nvswitch-h100-8"), framework_name="megatron-lm"
+    )
     off, layers, all_of_it = (
         price(setting, parse_spec(f"microbatch_size=8,cuda_graphs={kind}")).step_time
         for kind in ("off", "layers", "iteration")
@@ -241,7 +249,7 @@ def test_torchtitans_selective_recomputation_keeps_every_other_product():
     ],
 )
 def test_what_is_not_compiled_or_captured_is_refused(name, words, told):
-    setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
+    setting = make_pricing_setting(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
     answer = price(setting, parse_spec(words))
     assert answer.step_time is None
     assert told in answer.reason
@@ -251,9 +259,9 @@ def test_experts_and_checks_are_not_captured():
     sizes = DecoderSizes(
         8, 1024, 8, 8, 4096, 128, 32000, experts=ExpertLayers(8, 2, 4096)
     )
-    checked = setting_of(sizes, preset("dgx-h100-2x8"), framework_name="megatron-lm",
+    checked = make_pricing_setting(sizes, preset("dgx-h100-2x8"), framework_name="megatron-lm",
                          environment_name="checked-collectives")  # fmt: skip
-    plain = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm",
+    plain = make_pricing_setting(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm",
                        environment_name="checked-collectives")  # fmt: skip
     words = parse_spec("cuda_graphs=layers")
     assert "rows an expert gets" in price(checked, words).reason
@@ -296,7 +304,9 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
         4, 7168, 128, 128, 18432, 4096, 129280, batch=32, own_head_size=192, experts=experts,
         latent=latent,
     )  # fmt: skip
-    setting = setting_of(model, preset("nvswitch-b200-8"), framework_name="megatron-lm")
+    setting = make_pricing_setting(
+        model, preset("nvswitch-b200-8"), framework_name="megatron-lm"
+    )
     answer = price(setting, parse_spec("dp=8,ep=8,zero=1"))
     assert answer.step_time == pytest.approx(0.6032, rel=0.1)
     assert answer.allocated == pytest.approx(104.3 * 2**30, rel=0.03)
@@ -327,7 +337,7 @@ def servers(*kinds: str) -> Cluster:
 def mixed(words: str, *kinds: str) -> PlanAnswer:
     """What a plan of an OPT of 6.7 billion parameters takes on servers of these kinds."""
     return price(
-        setting_of(MPT, servers(*kinds), framework_name="megatron-lm"),
+        make_pricing_setting(MPT, servers(*kinds), framework_name="megatron-lm"),
         parse_spec(words),
     )
 
@@ -366,7 +376,9 @@ def test_internevo_parts_the_optimizer_and_hides_its_reductions():
     parted, reductions behind the passes, broadcasts bare: 2 + 2 + 12/16 bytes, and a step that
     bare reductions over two servers make longer."""
     llama = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168, batch=256)
-    setting = setting_of(llama, preset("dgx-a100-2x8"), framework_name="internevo")
+    setting = make_pricing_setting(
+        llama, preset("dgx-a100-2x8"), framework_name="internevo"
+    )
     words = "dp=16,zero=1,microbatch_size=2"
     told, bare = (
         price(setting, parse_spec(words + more)) for more in ("", ",overlap=none")
@@ -387,7 +399,9 @@ def test_fsdp_parts_experts_over_fewer_replicas():
     model = DecoderSizes(
         4, 4096, 32, 8, 14336, 4096, 32000, batch=16, experts=ExpertLayers(8, 2, 14336)
     )
-    setting = setting_of(model, preset("dgx-h100-2x8"), precision="bf16-mixed")
+    setting = make_pricing_setting(
+        model, preset("dgx-h100-2x8"), precision="bf16-mixed"
+    )
     alone, apart = (
         price(setting, parse_spec(f"dp=16,zero=3,ep={ep}")) for ep in (1, 4)
     )
@@ -416,7 +430,9 @@ def test_recomputation_trades_bytes_for_seconds():
 
 def test_more_stages_have_a_longer_bubble():
     """1F1B's (p - 1) / M of the work, and interleaving divides it."""
-    setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm")
+    setting = make_pricing_setting(
+        LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm"
+    )
     plain, chunks = (
         price(
             setting, parse_spec(f"pp=8,tp=2,batch=16,layers=equal,schedule={s}")
@@ -428,7 +444,7 @@ def test_more_stages_have_a_longer_bubble():
 
 def test_zero_parts_over_groups_of_replicas():
     """InternEvo's zero1 of a server: 2 + 2 bytes and an eighth of 12; gathers stay inside."""
-    setting = setting_of(
+    setting = make_pricing_setting(
         LLAMA, preset("superpod-a100-80-32x8"), framework_name="internevo"
     )
     whole, parted = (
@@ -444,7 +460,7 @@ def test_zero_parts_over_groups_of_replicas():
 
 def test_hybrid_shards_are_those_of_a_group():
     """512 GPUs in groups of 8: parameters cross no servers, an eighth of gradients do."""
-    setting = setting_of(replace(LLAMA, batch=512), preset("dgx-h100-64x8"),
+    setting = make_pricing_setting(replace(LLAMA, batch=512), preset("dgx-h100-64x8"),
                          framework_name="torchtitan")  # fmt: skip
     whole, hybrid = (
         price(setting, parse_spec(f"dp=512,zero=3{w}")) for w in ("", ",zero_group=8")
@@ -466,5 +482,5 @@ def test_hybrid_shards_are_those_of_a_group():
     ],
 )
 def test_groups_that_cannot_be_are_refused(name, words, reason):
-    setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
+    setting = make_pricing_setting(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
     assert reason in price(setting, parse_spec(words)).reason

@@ -9,10 +9,10 @@ import pytest
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.order.orders import is_listed
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import priced_spec
+from gnnplace.plans.spec_answers import price_spec
 from gnnplace.plans.spec_bounds import (
     family_bound,
     group_bound,
@@ -21,8 +21,8 @@ from gnnplace.plans.spec_bounds import (
     row_bound,
 )
 from gnnplace.plans.spec_cuts import pipeline_cuts
-from gnnplace.plans.spec_groups import SpecSpace, families_of
-from gnnplace.plans.spec_search import cuts_of_family, ranks_that_fit, row_of_cut
+from gnnplace.plans.spec_groups import SpecSpace, list_families
+from gnnplace.plans.spec_search import bound_family_cuts, make_cut_row, ranks_that_fit
 from gnnplace.problem import Cluster
 from tests.plans import test_spec_search
 
@@ -44,7 +44,9 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
     sizes: DecoderSizes, framework: str, memory: float | None
 ) -> None:
     cluster = resolve_cluster("16xH100")
-    on = setting_of(sizes, cluster, framework_name=framework, memory_limit=memory)
+    on = make_pricing_setting(
+        sizes, cluster, framework_name=framework, memory_limit=memory
+    )
     space, draws = SpecSpace(on, sizes.batch, 16), random.Random(framework)
     pipelines = [
         group for group in space.groups if group.spec.pp > 1 and group.sums is not None
@@ -57,10 +59,10 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
             for number, cut in enumerate(zip(cuts.schedules, cuts.layers, strict=True))
         }
         plain = draws.choice(group.stages_of_zero)
-        for family in families_of(group, plain):
+        for family in list_families(group, plain):
             rows: list[PlanSpec] = []
-            for _, cut in cuts_of_family(group, family):
-                row = row_of_cut(group, family, cut)
+            for _, cut in bound_family_cuts(group, family):
+                row = make_cut_row(group, family, cut)
                 rows += [] if row is None else [row]
             least = least_rows(group, family)
             for row in draws.sample(rows, min(4, len(rows))):
@@ -84,24 +86,26 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
 def test_what_ranks_hold_before_a_plan_is_timed_is_what_they_hold_then(
     memory: float | None, cluster: Cluster
 ) -> None:
-    on = setting_of(DENSE, cluster, framework_name="pytorch", memory_limit=memory)
+    on = make_pricing_setting(
+        DENSE, cluster, framework_name="pytorch", memory_limit=memory
+    )
     draws = random.Random(1)
     groups = list(SpecSpace(on, DENSE.batch, cluster.num_devices).groups)
     pipelines = [g for g in groups if g.spec.pp > 1 and g.sums is not None]
     exact: list[bool] = []
     for group in draws.sample(pipelines, 12):
         plain = draws.choice(group.stages_of_zero)
-        for _, cut in cuts_of_family(group, plain):
+        for _, cut in bound_family_cuts(group, plain):
             words = {"schedule": group.cuts.schedules[cut]}
             row = plain.with_words(**words, layers=group.cuts.layers[cut])
             if is_listed(row.schedule):
-                in_flight = priced_spec(on, row).flying[0]
+                in_flight = price_spec(on, row).flying[0]
                 assert passes_ahead(group, row) <= in_flight
                 exact.append(passes_ahead(group, row) == in_flight)
                 continue
             counts = "+".join(str(draws.randrange(3)) for _ in range(row.pp))
             row = row.with_words(recompute=f"block:{counts}")
-            priced = priced_spec(on, row)
+            priced = price_spec(on, row)
             fits = [priced.held(p) <= priced.memory[p] for p in range(row.pp)]
             holding = ranks_that_fit(group, row)
             assert holding is not None

@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.search.stage import RankBytes
 from gnnplace.plans.spec import parse_spec
-from gnnplace.plans.spec_answers import priced_spec
+from gnnplace.plans.spec_answers import price_spec
 from gnnplace.problem.cluster.presets import preset
 
 # Words; megabytes of the last rank between steps and at its peak.
@@ -30,7 +30,7 @@ GOLDEN = {
 def megatron(environment: str | None = None) -> PricingSetting:
     """The functional tests' GPT."""
     gpt = DecoderSizes(12, 512, 8, 8, 2048, 1024, 50304, False, True, 32)
-    return setting_of(
+    return make_pricing_setting(
         gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-lm",
         environment_name=environment, optimizer="adam",
     )  # fmt: skip
@@ -39,7 +39,7 @@ def megatron(environment: str | None = None) -> PricingSetting:
 def held(words: str, environment: str | None = None) -> list[RankBytes]:
     """Bytes of every rank of a plan of it."""
     own, plan = megatron(environment), parse_spec(f"microbatch_size=4,batch=32,{words}")
-    return rank_bytes(priced_spec(own, plan))
+    return rank_bytes(price_spec(own, plan))
 
 
 @pytest.mark.parametrize("words", GOLDEN)

@@ -11,11 +11,11 @@ import pytest
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.plans.spec_cuts import cuts_of
-from gnnplace.plans.spec_groups import SpecSpace, recomputed_modules_of
+from gnnplace.plans.spec_groups import SpecSpace, list_recomputed_modules
 from gnnplace.plans.spec_search import search_specs
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.cluster import OWN_BETWEEN
@@ -74,7 +74,7 @@ def setting(
     memory: float | None,
     cluster: str | Cluster = CLUSTER,
 ) -> PricingSetting:
-    return setting_of(
+    return make_pricing_setting(
         sizes, resolve_cluster(cluster), framework_name=framework, memory_limit=memory
     )
 
@@ -140,7 +140,7 @@ def priced_recomputations(
 ) -> Iterator[tuple[float, PlanSpec]]:
     """Seconds of a plan with everything that it may recompute, if it fits then."""
     layers = range(1, on.decoder.layers)
-    parts = ("selective", *recomputed_modules_of(on))
+    parts = ("selective", *list_recomputed_modules(on))
     is_enough = False
     for recompute in ("none", *parts, *(f"block:{k}" for k in layers), "full"):
         if is_enough and recompute != "full":

@@ -8,7 +8,12 @@ import pytest
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy import weights
 from gnnplace.policy.decode import kernels
-from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
+from gnnplace.policy.naming import (
+    NamedRow,
+    compute_version,
+    list_feature_names,
+    named_columns,
+)
 from gnnplace.policy.refine import refining
 
 
@@ -32,7 +37,7 @@ def test_a_name_is_the_place_of_its_first_appearance(function):
     row = np.zeros(4)
     assert function(row, 3.0) == 4
     assert row.tolist() == [3.0, 6.0, 7.0, -1.0]
-    assert names_of(function) == ("first", "second", "third")
+    assert list_feature_names(function) == ("first", "second", "third")
 
 
 def test_faults_are_reported_at_the_line_of_the_source():
@@ -46,7 +51,10 @@ def test_faults_are_reported_at_the_line_of_the_source():
 def test_another_name_and_another_place_are_another_version():
     names = (("a", "b"), ("c",))
     others = [(("b", "a"), ("c",)), (("a",), ("b", "c")), (("a", "b", "d"), ("c",))]
-    assert len({version_of(*names), *(version_of(*other) for other in others)}) == 4
+    assert (
+        len({compute_version(*names), *(compute_version(*other) for other in others)})
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +67,7 @@ def test_another_name_and_another_place_are_another_version():
 )
 def test_no_kernel_has_numbers_or_a_name_twice(function, names):
     source = inspect.getsource(getattr(function, "py_func", function))
-    assert names_of(function) == names
+    assert list_feature_names(function) == names
     assert len(set(names)) == len(names)
     assert all(source.count(f'["{name}"]') >= 1 for name in names)
 

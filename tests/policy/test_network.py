@@ -17,7 +17,7 @@ from gnnplace.policy.decode.aims import DECODED, Aim
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.gnn.clusters import clusters_of
+from gnnplace.policy.gnn.clusters import build_clusters
 from gnnplace.policy.gnn.features import STATIC, message_features
 from gnnplace.policy.gnn.features import static_features as features_of_ops
 from gnnplace.policy.gnn.network import GnnPolicy
@@ -123,7 +123,7 @@ def graph_of(problem: Problem) -> WalkGraph:
 
 
 def static_features(graph: WalkGraph) -> np.ndarray:
-    return features_of_ops(graph, clusters_of(graph))
+    return features_of_ops(graph, build_clusters(graph))
 
 
 def faster(problem: Problem, factor: float) -> Problem:

@@ -16,8 +16,12 @@ from gnnplace.policy import search as policy_search
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.policy.refine.passes import RefiningPasses
-from gnnplace.policy.search import KINDS, SHARE, Anytime, NarrowBeside, searched_from
-from gnnplace.train.data.captured import CapturedDraws, captured_problem, shipped_store
+from gnnplace.policy.search import KINDS, SHARE, Anytime, NarrowBeside, search_from
+from gnnplace.train.data.captured import (
+    CapturedDraws,
+    draw_captured_problem,
+    open_shipped_store,
+)
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 from tests import random_problems
 from tests.policy.problems import trained_like
@@ -39,7 +43,7 @@ def start_of(seed, microbatches=1):
     rollouts = Rollouts(space, POLICY)
     first = rollouts.greedy()[0]
     seed_kernel(seed % 1000)
-    return space, searched_from(space, first)
+    return space, search_from(space, first)
 
 
 def searched(seed, habit, moves, heat=0.01):
@@ -197,8 +201,8 @@ def test_small_problems_and_wholes_have_no_groups():
 
 def made(memory: str, on_groups: bool = True):
     """A captured problem of a thousand ops, and what is searched beside them."""
-    problem = captured_problem(
-        shipped_store(),
+    problem = draw_captured_problem(
+        open_shipped_store(),
         "two-tower-deep",
         4008,
         CapturedDraws(groups=None, microbatches=(4,), memory=(memory,)),

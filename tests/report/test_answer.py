@@ -62,12 +62,12 @@ def printed(answer: Answer) -> str:
     return out.file.getvalue()
 
 
-def answer_of(*sections, **data) -> Answer:
+def make_plan_answer(*sections, **data) -> Answer:
     return Answer("A title", sections, data)
 
 
 def test_programs_get_every_key_and_no_text():
-    data = as_json(answer_of(TABLE, best=float("inf"), low=(1.0, float("nan"))))
+    data = as_json(make_plan_answer(TABLE, best=float("inf"), low=(1.0, float("nan"))))
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     assert data["best"] is None
     assert data["low"] == [1.0, None]
@@ -83,11 +83,11 @@ def test_programs_get_every_key_and_no_text():
 
 def test_rows_are_left_out_by_what_is_unknown_and_found_by_their_first_value():
     table = replace(TABLE, unknown=(None, ""), keyed=True)
-    rows = as_json(answer_of(table))["rows"]
+    rows = as_json(make_plan_answer(table))["rows"]
     assert list(rows) == ["slow <1>", "fast", "lost"]
     assert rows["lost"] == {"size": 0.0}
-    assert as_json(answer_of(replace(table, rows=()))) == {"rows": {}}
-    assert as_json(answer_of(replace(table, key=None))) == {}
+    assert as_json(make_plan_answer(replace(table, rows=()))) == {"rows": {}}
+    assert as_json(make_plan_answer(replace(table, key=None))) == {}
 
 
 def test_a_terminal_and_a_page_show_the_same_cells():
@@ -97,8 +97,8 @@ def test_a_terminal_and_a_page_show_the_same_cells():
     assert [row.name for row in shown.rows] == ["fast", "slow <1>", "lost"]
     assert shown.cells[0] == ["fast", "10 us", "20 us", "500 MB", ""]
     assert shown.cells[2][1:3] == ["-", "-"]
-    text = printed(answer_of(order))
-    page = as_page(answer_of(order))
+    text = printed(make_plan_answer(order))
+    page = as_page(make_plan_answer(order))
     for cell in (*shown.headings, "slow", "3 GB", "a | b"):
         assert cell in text
         assert cell in page
@@ -110,9 +110,9 @@ def test_a_terminal_and_a_page_show_the_same_cells():
 
 def test_most_rows_are_shown_and_the_others_are_counted():
     table = replace(TABLE, max_rows=1)
-    assert "and 2 more" in printed(answer_of(table))
-    assert "and 2 more" in as_page(answer_of(table))
-    assert len(as_json(answer_of(table))["rows"]) == 3
+    assert "and 2 more" in printed(make_plan_answer(table))
+    assert "and 2 more" in as_page(make_plan_answer(table))
+    assert len(as_json(make_plan_answer(table))["rows"]) == 3
     assert list(plain_lines(replace(table, boxed=False)))[-1] == "  and 2 more"
 
 
@@ -139,7 +139,7 @@ def test_lines_of_a_table_are_in_columns():
 @pytest.mark.parametrize("only", [TERMINAL, PAGE])
 def test_a_section_may_be_of_one_medium(only):
     lines = Lines(["said <once>"], title="Why", only=only)
-    answer = answer_of(lines, Drawing(lambda: [Html("<hr/>")]))
+    answer = make_plan_answer(lines, Drawing(lambda: [Html("<hr/>")]))
     assert ("said <once>" in printed(answer)) == (only == TERMINAL)
     assert ("<h2>Why</h2>" in as_page(answer)) == (only == PAGE)
     assert ("said &lt;once&gt;" in as_page(answer)) == (only == PAGE)

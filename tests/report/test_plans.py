@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.answers import find_plans, price_given_plan
 from gnnplace.plans.job import SearchOptions
-from gnnplace.plans.order.rows import passes_in
+from gnnplace.plans.order.rows import iterate_passes
 from gnnplace.plans.plan import Plan, StageEntry
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.report.plans import NAMES, plan_page, split_words
@@ -17,10 +17,14 @@ from tests.report.embedded import held, unpacked
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "v", "interleaved:2"])
 def test_a_page_has_every_pass_and_every_device(schedule):
     model = chain(np.random.default_rng(0), count=6, batch=8)
-    plan = given_plan(model, cluster(2), f"pp=2,microbatch_size=1,schedule={schedule}")
+    plan = price_given_plan(
+        model, cluster(2), f"pp=2,microbatch_size=1,schedule={schedule}"
+    )
     text = plan_page(plan_from_data(plan.to_data(), "plan"))
     [graph], [step] = held(text)["graphs"], held(text)["steps"]
-    passes = [str(action) for row in plan.file.actions for action in passes_in(row)]
+    passes = [
+        str(action) for row in plan.file.actions for action in iterate_passes(row)
+    ]
     assert sorted(graph["names"]) == sorted([*passes, "end 0", "end 1"])
     assert step["step_time"] == pytest.approx(plan.step_time)
     assert step["devices"] == ["rank 0", "rank 1"]
@@ -41,7 +45,7 @@ def test_a_page_has_every_pass_and_every_device(schedule):
 def test_the_mesh_has_every_device_with_its_bytes():
     """Two ranks of two replicas and two shards; a tooltip a device."""
     model = chain(np.random.default_rng(0), count=6, batch=8)
-    plan = given_plan(model, cluster(8), "dp=2,shards=2,pp=2,microbatch_size=1")
+    plan = price_given_plan(model, cluster(8), "dp=2,shards=2,pp=2,microbatch_size=1")
     text = plan_page(plan_from_data(plan.to_data(), "plan"))
     for rank, stage in enumerate(plan.file.stages):
         for replica, row in enumerate(stage.rows):
@@ -52,7 +56,7 @@ def test_the_mesh_has_every_device_with_its_bytes():
 
 def test_a_mesh_of_thousands_of_devices_is_not_drawn():
     model = chain(np.random.default_rng(0), count=6, batch=256)
-    plan = given_plan(model, cluster(2), "pp=2,microbatch_size=1")
+    plan = price_given_plan(model, cluster(2), "pp=2,microbatch_size=1")
     stage = plan.file.stages[0]
     wide = stage.model_copy(update={"devices": [[[f"gpu:{k}"]] for k in range(129)]})
     file = plan.file.model_copy(update={"stages": [wide, plan.file.stages[1]]})
@@ -69,7 +73,7 @@ def _named(name):
 def test_a_stage_is_found_by_its_modules():
     """Every module of the plan is covered by its stage, whose passes bear its name."""
     model = chain(np.random.default_rng(0), count=6, batch=8)
-    plan = given_plan(model, cluster(2), "pp=2,microbatch_size=1,schedule=1f1b")
+    plan = price_given_plan(model, cluster(2), "pp=2,microbatch_size=1,schedule=1f1b")
     [graph] = held(plan_page(plan))["graphs"]
     for k, stage in enumerate(plan.file.stages):
         place = graph["modules"].index(f"stage {k}")
@@ -86,7 +90,7 @@ def test_a_frontier_falls():
 
 
 def test_messages_are_no_passes():
-    assert [str(x) for x in passes_in(["0SEND_F1", "12W3", "END"])] == ["12W3"]
+    assert [str(x) for x in iterate_passes(["0SEND_F1", "12W3", "END"])] == ["12W3"]
 
 
 def test_the_command_line_writes_it(tmp_path, capsys):

@@ -8,13 +8,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import gnnplace
 from gnnplace.errors import InputError
-from gnnplace.plans.answers import flops_of
+from gnnplace.plans.answers import count_model_flops
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.report.rates import rates_line, run_line, token_count, utilization
-from gnnplace.tracing.models import workload_of
+from gnnplace.report.rates import parse_token_count, rates_line, run_line, utilization
+from gnnplace.tracing.models import make_workload
 
 MEMORY = MemoryEntry(state=1.0, activations=1.0, working=1.0, slack=1.0)
 
@@ -33,20 +33,20 @@ def test_flops_are_those_of_the_published_formula():
     layers, width, heads, length, words, batch = 2, 64, 4, 32, 128, 8
     spec = (f"hf:gpt2?n_layer={layers}&n_embd={width}&n_head={heads}&vocab_size={words}"
             f"&n_positions={length}&length={length}")  # fmt: skip
-    chain = chain_of(TrainingJob(spec, batch=batch), preset("nvlink-a100-8"))
+    chain = capture_chain(TrainingJob(spec, batch=batch), preset("nvlink-a100-8"))
     matrices = layers * 12 * width**2 + words * width
     each = 6 * matrices + 12 * layers * width * length
-    assert flops_of(chain) == pytest.approx(batch * length * each)
+    assert count_model_flops(chain) == pytest.approx(batch * length * each)
 
 
 def test_flops_are_those_that_pytorch_counts():
-    workload = workload_of("mlp")
+    workload = make_workload("mlp")
     counter = FlopCounterMode(display=False)
     inputs, target = workload.inputs
     with counter:
         workload.loss(workload.model(inputs.requires_grad_()), target).backward()
-    chain = chain_of(TrainingJob("mlp"), preset("nvlink-a100-8"))
-    assert flops_of(chain) == pytest.approx(counter.get_total_flops())
+    chain = capture_chain(TrainingJob("mlp"), preset("nvlink-a100-8"))
+    assert count_model_flops(chain) == pytest.approx(counter.get_total_flops())
     assert torch.is_grad_enabled()
 
 
@@ -79,13 +79,13 @@ def test_days_and_device_hours_of_a_run():
     ("text", "count"), [("15T", 15e12), ("300b", 3e11), ("1.5e9", 1.5e9), ("2K", 2e3)]
 )
 def test_numbers_of_tokens(text, count):
-    assert token_count(text) == count
+    assert parse_token_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "many", "0", "-1", "nan", "inf"])
 def test_what_is_no_number_of_tokens_is_one_line(text):
     with pytest.raises(InputError, match="must be a number of tokens"):
-        token_count(text)
+        parse_token_count(text)
 
 
 def test_stages_that_are_alike_are_one_line():

@@ -9,7 +9,7 @@ from gnnplace.errors import InputError
 from gnnplace.problem.constraints import Constraints, ConstraintWords
 from gnnplace.sharding.answers import (
     SplitOptions,
-    limited_split,
+    limit_split,
     shard_network,
     shard_tables,
 )
@@ -20,10 +20,10 @@ SMALL = "mlp?depth=1&width=64&batch=8"
 def test_devices_at_most():
     """The smaller of both numbers; the split is that on so many devices."""
     few = Constraints(max_devices=2)
-    options, limit = limited_split(few)
+    options, limit = limit_split(few)
     assert (options.devices, limit) == (2, None)
-    assert limited_split(few, SplitOptions(devices=1))[0].devices == 1
-    assert limited_split(few, SplitOptions(cluster="nvlink-a100-4"))[0].devices == 2
+    assert limit_split(few, SplitOptions(devices=1))[0].devices == 1
+    assert limit_split(few, SplitOptions(cluster="nvlink-a100-4"))[0].devices == 2
     asked = shard_network(shard_tables(SMALL, options))
     assert (
         asked.cost == shard_network(shard_tables(SMALL, SplitOptions(devices=2))).cost
@@ -32,11 +32,11 @@ def test_devices_at_most():
 
 def test_headroom_is_taken_off_the_memory():
     """Of the limit, or of the cluster's smallest device."""
-    assert limited_split({"headroom": "25%"}, memory_limit=4e9)[1] == 3e9
-    assert limited_split({"headroom": "1GB"}, memory_limit=4e9)[1] == 3e9
+    assert limit_split({"headroom": "25%"}, memory_limit=4e9)[1] == 3e9
+    assert limit_split({"headroom": "1GB"}, memory_limit=4e9)[1] == 3e9
     memory = resolve_cluster("nvlink-a100-4").memory.min()
     named = SplitOptions(cluster="nvlink-a100-4")
-    assert limited_split({"headroom": "10%"}, named)[1] == pytest.approx(0.9 * memory)
+    assert limit_split({"headroom": "10%"}, named)[1] == pytest.approx(0.9 * memory)
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_headroom_is_taken_off_the_memory():
 def test_what_says_nothing_about_splits_is_refused(asked, told):
     """One line that says which constraint and why."""
     with pytest.raises(InputError, match=told):
-        limited_split(asked)
+        limit_split(asked)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
 from gnnplace.simulation.compiled import lean, needed
-from gnnplace.simulation.list_scheduling import timed_list_schedule
+from gnnplace.simulation.list_scheduling import time_list_schedule
 from tests.random_problems import random_problem, seeds
 
 
@@ -58,8 +58,8 @@ def test_schedules_are_the_same(seed):
     n = space.problem.num_ops
     device = space.spread(rng.integers(3, size=space.problem.num_units))
     priority, whole, few = rng.random(n), np.empty(n), np.empty(n)
-    order = timed_list_schedule(space.compiled, device, priority, whole, np.inf)
+    order = time_list_schedule(space.compiled, device, priority, whole, np.inf)
     reduced = lean(space.problem, space.compiled)
-    again = timed_list_schedule(reduced, device, priority, few, np.inf)
+    again = time_list_schedule(reduced, device, priority, few, np.inf)
     assert order.tolist() == again.tolist()
     np.testing.assert_array_equal(whole, few)

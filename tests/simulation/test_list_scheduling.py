@@ -19,8 +19,8 @@ from gnnplace.simulation.list_scheduling import (
     finish_times,
     justify,
     list_schedule,
-    reversed_problem,
-    timed_list_schedule,
+    reverse_problem,
+    time_list_schedule,
 )
 from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as of_family
@@ -136,9 +136,9 @@ def test_only_a_schedule_over_the_limit_is_given_up(seed, share):
         rng.integers(3, size=40).astype(np.int32),
     )
     priority, whole, cut = rng.random(40), np.empty(40), np.empty(40)
-    order = timed_list_schedule(compiled, device, priority, whole, np.inf)
+    order = time_list_schedule(compiled, device, priority, whole, np.inf)
     limit = share * whole.max()
-    again = timed_list_schedule(compiled, device, priority, cut, limit * (1.0 + 1e-9))
+    again = time_list_schedule(compiled, device, priority, cut, limit * (1.0 + 1e-9))
     if np.isfinite(cut[0]):
         np.testing.assert_array_equal(cut, whole)
         assert again.tolist() == order.tolist()
@@ -170,8 +170,8 @@ def test_justified_orders_run(seed):
 @given(seed=seeds)
 def test_an_edge_turned_round_twice_is_the_edge(seed):
     space = placed(seed)[0]
-    c, r = space.compiled, reversed_problem(space.compiled)
-    again = reversed_problem(r)
+    c, r = space.compiled, reverse_problem(space.compiled)
+    again = reverse_problem(r)
 
     def edges(p):
         producer = np.empty(len(p.size), int)
@@ -194,7 +194,7 @@ def test_on_one_device_the_distance_to_the_end_is_what_is_left_to_do():
     c = compile_problem(problem)
     order = problem.graph.topological_order
     device = np.zeros(12, np.int32)
-    left = distances(c, reversed_problem(c), device, order)
+    left = distances(c, reverse_problem(c), device, order)
     start = finish_times(c, device, order) - problem.times[:, 0]
     total = problem.times.sum()
     assert left.max() == pytest.approx(total)

@@ -143,7 +143,7 @@ def test_what_would_be_booked_is_what_is_booked(seed, size):
 @given(seed=seeds, size=st.sampled_from([0.0, 3.0, 100.0]))
 def test_backwards_a_message_takes_as_long_and_costs_the_other_side(seed, size):
     links = transfer.make_links(random_cluster(np.random.default_rng(seed), 3))
-    back = transfer.reversed_links(links)
+    back = transfer.reverse_links(links)
     forth = links.costs[0, 1, LATENCY] + size / links.costs[0, 1, BANDWIDTH]
     assert transfer.seconds_between(links, 0, 1, size) == pytest.approx(
         forth + links.costs[0, 1, RECEIVES]

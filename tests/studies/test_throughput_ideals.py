@@ -12,7 +12,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.throughput.load import make_flows
 from gnnplace.placers.throughput.split import make_blocks, precedence
-from gnnplace.placers.throughput.stages import sorts_of
+from gnnplace.placers.throughput.stages import list_device_sorts
 from tests.placers.throughput.throughput_problems import brute_force, random_problem
 
 
@@ -63,7 +63,7 @@ def test_the_value_bounds_all_contiguous_splits(seed: int) -> None:
     blocks = make_blocks(space)
     ideals = ideals_of(blocks, 10**6)
     assert ideals is not None
-    found = split_ideals(flows, sorts_of(flows), blocks, ideals, 1e9, 10**6)
+    found = split_ideals(flows, list_device_sorts(flows), blocks, ideals, 1e9, 10**6)
     contiguous = brute_force(problem)[1]
     if found is None:
         assert contiguous == np.inf
@@ -81,4 +81,4 @@ def test_it_gives_up_above_a_number_of_pairs() -> None:
     flows, blocks = make_flows(space), make_blocks(space)
     ideals = ideals_of(blocks, 10**6)
     assert ideals is not None
-    assert split_ideals(flows, sorts_of(flows), blocks, ideals, 1e9, 3) is None
+    assert split_ideals(flows, list_device_sorts(flows), blocks, ideals, 1e9, 3) is None

@@ -16,8 +16,8 @@ import gnnplace
 from gnnplace import zoo
 from gnnplace.errors import InputError
 from gnnplace.run.planned import run_plan
-from gnnplace.tracing import capture_model, workload_of
-from gnnplace.tracing.loading import cut, find_callable, load, shares_of
+from gnnplace.tracing import capture_model, make_workload
+from gnnplace.tracing.loading import cut, find_callable, load, make_shares
 
 SOURCE = """
 import torch
@@ -155,7 +155,7 @@ def test_cutting_leaves_tensors_without_the_batch_alone() -> None:
 def test_shares_are_the_batch_in_order() -> None:
     """Put together they are the whole."""
     workload = load("mlp?batch=8")
-    whole = torch.cat([part[0] for part in shares_of(workload, 4)])
+    whole = torch.cat([part[0] for part in make_shares(workload, 4)])
     assert torch.equal(whole, workload.inputs[0])  # type: ignore[index]
 
 
@@ -201,7 +201,7 @@ def test_a_callable_that_makes_a_model_on_meta_is_captured_and_not_run(
 ) -> None:
     (tmp_path / "large.py").write_text(ON_META, encoding="utf-8")
     name = f"{tmp_path / 'large.py'}:build"
-    workload = workload_of(name, fake=True)
+    workload = make_workload(name, fake=True)
     tensors = [*workload.model.parameters(), *pytree.tree_leaves(workload.inputs)]
     assert {tensor.device.type for tensor in tensors} == {"cpu"}
     assert capture_model(name, fake=True).ops

@@ -22,7 +22,7 @@ from gnnplace.policy import read_card
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT, read_gnn
 from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.cli import main, start_no_python
-from gnnplace.train.training_cli import check_checkpoint, mistake_of
+from gnnplace.train.training_cli import check_checkpoint, find_mistake
 
 torch.set_num_threads(1)
 SMOKE = f"--config={Path(__file__).parents[2] / 'trainers' / 'smoke.yaml'}"
@@ -321,8 +321,8 @@ LATE = [
 
 @pytest.mark.parametrize(("error", "message"), LATE)
 def test_what_lightning_finds_late_is_one_line(error, message):
-    mistake = mistake_of(error)
+    mistake = find_mistake(error)
     assert mistake is not None
     assert re.search(message, str(mistake)), mistake
     assert "\n" not in str(mistake)
-    assert mistake_of(RuntimeError("of the user's own code")) is None
+    assert find_mistake(RuntimeError("of the user's own code")) is None

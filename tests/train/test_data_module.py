@@ -7,7 +7,7 @@ from gnnplace.errors import InputError
 from gnnplace.problem import problem_to_data
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data import captured
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 from gnnplace.train.data.captured_graph import read_captured
 from gnnplace.train.data.random_families import TEST, RandomDraws, random_problem
 from gnnplace.train.data_module import (
@@ -42,7 +42,7 @@ def test_a_share_is_drawn_from_captured_graphs_of_the_own_part():
     module = ProblemDataModule(
         ops=(12, 24), held_out_ops=(12, 24), captured=share, **SMALL
     )
-    store = shipped_store()
+    store = open_shipped_store()
     parts = {"train": module.train, **module.held_out}
     for part, problems in parts.items():
         drawn = names(problems, 40)

@@ -24,7 +24,7 @@ def module_of(**options):
     return Evolution(population=6, **options)
 
 
-def trainer_of(folder, **options):
+def find_trainer(folder, **options):
     return Trainer(
         accelerator="cpu",
         devices=1,
@@ -46,7 +46,7 @@ def data_of(**options):
 def test_only_the_weights_of_its_part_change(tmp_path, part):
     module = module_of(part=part)
     before = copy.deepcopy(module.policy.state_dict())
-    trainer_of(tmp_path, max_epochs=1).fit(module, data_of())
+    find_trainer(tmp_path, max_epochs=1).fit(module, data_of())
     changed = {
         k
         for k, v in module.policy.state_dict().items()
@@ -71,7 +71,7 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
         return ((candidates - start - bottom) ** 2).sum(axis=1)
 
     monkeypatch.setattr(module, "_fitness", fitness)
-    trainer_of(tmp_path, max_epochs=80, limit_val_batches=0).fit(
+    find_trainer(tmp_path, max_epochs=80, limit_val_batches=0).fit(
         module, data_of(pool=6)
     )
     found = module.policy.refiner.detach().double().numpy() - start
@@ -79,13 +79,13 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
 
 
 def test_clipped_gradients_are_refused(tmp_path):
-    trainer = trainer_of(tmp_path, max_epochs=1, gradient_clip_val=1.0)
+    trainer = find_trainer(tmp_path, max_epochs=1, gradient_clip_val=1.0)
     with pytest.raises(InputError, match="gradient_clip_val"):
         trainer.fit(module_of(), data_of())
 
 
 def test_a_checkpoint_holds_the_search_and_loads_without_unpickling(tmp_path):
-    module, trainer = module_of(), trainer_of(tmp_path, max_epochs=1)
+    module, trainer = module_of(), find_trainer(tmp_path, max_epochs=1)
     trainer.fit(module, data_of())
     path = tmp_path / "kept.ckpt"
     trainer.save_checkpoint(path)

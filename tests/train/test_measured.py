@@ -67,7 +67,7 @@ class MadeUp(StepObjective):
         if len(self.asked) <= self.failing:
             return Measured(None, "a worker died")
         simulator = Simulator(self.true)
-        seconds = simulator.step_time(placement.device, simulator.order_of(placement))
+        seconds = simulator.step_time(placement.device, simulator.find_order(placement))
         kinds = [device.kind for device in self.true.cluster.devices]
         ops = {
             name: float(self.true.time[kinds[d]][i])
@@ -196,7 +196,9 @@ def test_the_same_policy_and_seed_propose_the_same_and_all_can_run():
     assert [p.key for p in made[0]] == [p.key for p in made[1]]
     assert len({p.key for p in made[0]}) == len(made[0]) > 3
     simulator = Simulator(problem)
-    assert all(simulator.run(p.device, simulator.order_of(p)).feasible for p in made[0])
+    assert all(
+        simulator.run(p.device, simulator.find_order(p)).feasible for p in made[0]
+    )
 
 
 def test_bad_numbers_are_refused():

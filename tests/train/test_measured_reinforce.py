@@ -39,7 +39,7 @@ def fit(folder, objective, epochs=2, **given):
 
 def true_seconds(objective, placement):
     simulator = Simulator(objective.true)
-    return simulator.step_time(placement.device, simulator.order_of(placement))
+    return simulator.step_time(placement.device, simulator.find_order(placement))
 
 
 def test_every_draw_is_measured_and_the_best_is_kept(tmp_path):

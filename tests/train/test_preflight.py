@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.train.preflight import check_recipe, folder_error, logged_metrics
-from gnnplace.train.signatures import ClassSource, Missing, constructor_of, find_class
+from gnnplace.train.preflight import check_recipe, folder_error, list_logged_metrics
+from gnnplace.train.signatures import ClassSource, Missing, find_class, find_constructor
 
 TRAINERS = Path(__file__).parents[2] / "trainers"
 SMOKE = f"--config={TRAINERS / 'smoke.yaml'}"
@@ -246,8 +246,8 @@ def test_a_folder_that_can_be_made_is_not_left(tmp_path: Path) -> None:
 def test_metrics_and_arguments_are_those_of_the_class() -> None:
     model = find_class("gnnplace.train.Reinforce")
     assert isinstance(model, ClassSource)
-    assert logged_metrics(model) >= {"val/ratio", "train/loss", "train/spread"}
-    assert "learning_rate" in constructor_of(model).parameters
+    assert list_logged_metrics(model) >= {"val/ratio", "train/loss", "train/spread"}
+    assert "learning_rate" in find_constructor(model).parameters
     assert isinstance(find_class("gnnplace.train.NoSuch"), Missing)
     assert find_class("numpy.ndarray") is None or isinstance(
         find_class("numpy.ndarray"), Missing

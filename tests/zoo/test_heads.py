@@ -11,7 +11,7 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import plan_model
-from gnnplace.plans.decoders.decoder import decoder_of
+from gnnplace.plans.decoders.decoder import find_decoder
 from gnnplace.tracing.loading import load
 from gnnplace.zoo import hugging_face
 from tests.run.planned.toys import cpus
@@ -146,14 +146,14 @@ def test_a_head_whose_targets_are_not_known_is_refused_by_name() -> None:
 def test_a_classifier_is_planned_and_is_no_decoder_of_text(tmp_path: Path) -> None:
     fields = {**LLAMA, "architectures": ["LlamaForSequenceClassification"]}
     spec = f"hf:{folder_of(tmp_path, fields)}?batch=4&length=8"
-    assert decoder_of(spec) is None
+    assert find_decoder(spec) is None
     plan = plan_model(spec, cpus(2), given="dp=2,microbatch_size=2")[0]
     assert plan.feasible
     assert any(
         name.startswith("score") for name in load(spec, fake=True).model.state_dict()
     )
     folder_of(tmp_path, {**fields, "architectures": ["LlamaForCausalLM"]})
-    assert decoder_of(spec) is not None
+    assert find_decoder(spec) is not None
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_quantized_weights_are_refused_by_name(
     tmp_path: Path, quantization: dict[str, Any], method: str
 ) -> None:
     spec = f"hf:{folder_of(tmp_path, {**LLAMA, 'quantization_config': quantization})}"
-    for road in (load, decoder_of):
+    for road in (load, find_decoder):
         with pytest.raises(InputError, match=rf"weights are quantized \({method}\)"):
             road(spec)
-    assert decoder_of(f"{spec}?quantization_config=null") is not None
+    assert find_decoder(f"{spec}?quantization_config=null") is not None
 
 
 def test_a_quantized_part_is_refused_too() -> None:

@@ -5,12 +5,12 @@ import torch
 
 from gnnplace import zoo
 from gnnplace.errors import InputError
-from gnnplace.zoo.language_models import SearchedCell, sampled_nodes
+from gnnplace.zoo.language_models import SearchedCell, sample_nodes
 
 
 def test_sampled_cells_are_those_of_their_seed_and_take_earlier_nodes():
-    assert sampled_nodes(3, 8) == sampled_nodes(3, 8) != sampled_nodes(4, 8)
-    assert all(source < max(1, i) for i, (source, _) in enumerate(sampled_nodes(3, 8)))
+    assert sample_nodes(3, 8) == sample_nodes(3, 8) != sample_nodes(4, 8)
+    assert all(source < max(1, i) for i, (source, _) in enumerate(sample_nodes(3, 8)))
 
 
 def test_a_step_is_what_the_formula_says():

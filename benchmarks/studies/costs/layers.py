@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from benchmarks.studies.costs.sailor_data import data
-from gnnplace.costs.profiling.estimation import estimated_times
+from gnnplace.costs.profiling.estimation import estimate_times
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.program.program import BACKWARD, FORWARD
 
@@ -100,7 +100,7 @@ def _of_batch(batch: int) -> Iterator[LayerTimes]:
     for gpu, mine in data()["layers"].items():
         if str(batch) in mine:
             with tf32():
-                seconds = estimated_times(program, gpu).seconds
+                seconds = estimate_times(program, gpu).seconds
             ahead, back = (
                 float(seconds[second & (phase == name)].sum())
                 for name in (FORWARD, BACKWARD)

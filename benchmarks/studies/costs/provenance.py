@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.studies.costs.steps import mean_error
 from gnnplace.costs.prediction import PROVENANCES
-from gnnplace.costs.profiling.estimation import estimated_times
+from gnnplace.costs.profiling.estimation import estimate_times
 from gnnplace.tracing.models import capture_model
 from gnnplace.zoo.workload import names
 
@@ -56,7 +56,7 @@ def source_rows(progress: Callable[[str], None], kind: str = KIND) -> list[Sourc
 def source_row(model: str, kind: str = KIND) -> SourceRow:
     """One model."""
     program = capture_model(model, fake=True)
-    times = estimated_times(program, kind)
+    times = estimate_times(program, kind)
     views = sum(op.view for op in program.ops)
     kernels = len(program.ops) - views
     known = np.isfinite(times.seconds) & np.isfinite(times.error)

@@ -15,9 +15,9 @@ from benchmarks.studies.costs.cnns import __name__ as cnns
 from benchmarks.studies.costs.models import captured
 from gnnplace.costs.floors import EAGER
 from gnnplace.costs.profiling.description import describe
-from gnnplace.costs.profiling.estimation import KindTimes, estimated_times
+from gnnplace.costs.profiling.estimation import KindTimes, estimate_times
 from gnnplace.costs.rows import SHORTEST, Rows
-from gnnplace.costs.tables import CostTables, shipped_tables
+from gnnplace.costs.tables import CostTables, load_shipped_tables
 from gnnplace.files import read_json
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.tracing.models import capture_model
@@ -131,10 +131,10 @@ def language_rows(
     for entry in published()["steps"]["rows"]:
         progress(f"{entry['model']}, batch {entry['batch']}, on {entry['gpu']}")
         program = captured(entry["model"], entry["batch"], entry["length"])
-        mine = tables or shipped_tables()
+        mine = tables or load_shipped_tables()
         if unseen:
             mine = without_shapes(mine, describe(program).rows)
-        times = estimated_times(program, entry["gpu"], mine)
+        times = estimate_times(program, entry["gpu"], mine)
         forward, backward = (
             phase_seconds(program, times, p) for p in (FORWARD, BACKWARD)
         )
@@ -199,7 +199,7 @@ def network_rows(progress: Say, tables: CostTables | None = None) -> list[Networ
         program = _network(name, entries["batch"])
         for gpu, measured in entries["rows"].items():
             if name in measured:
-                times = estimated_times(program, gpu.partition(",")[0], tables)
+                times = estimate_times(program, gpu.partition(",")[0], tables)
                 before = zeroing(program, gpu.partition(",")[0])
                 if gpu in entries["copied"]:
                     before += entries["batch"] * IMAGE / PAGEABLE

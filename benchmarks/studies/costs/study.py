@@ -25,7 +25,7 @@ from benchmarks.studies.costs.steps import (
     language_rows,
     network_rows,
 )
-from gnnplace.costs.tables import shipped_tables
+from gnnplace.costs.tables import load_shipped_tables
 from gnnplace.files import write_text
 
 Say = Callable[[str], None]
@@ -67,7 +67,7 @@ def study_costs(
     Returns:
         All rows. A run takes three minutes of one core, most of it to capture 71 models.
     """
-    tables = shipped_tables()
+    tables = load_shipped_tables()
     steps = language_rows(progress, unseen=False)
     unseen = language_rows(progress, unseen=True)
     networks = network_rows(progress)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.studies.orders.report import text_of
+from benchmarks.studies.orders.report import find_text
 from benchmarks.studies.orders.statistics import (
     Losses,
     one_a_family,
@@ -175,7 +175,9 @@ def _paper_orders(table: Table, machines: Sequence[str]) -> list[str]:
                 ties = ", ".join(order for order in found.alike if order != found.best)
                 where = f"{machine}, {walks} walks, {family}"
                 surely = f"{found.surely:.0%}"
-                rows.append([where, found.best, surely, text_of(worst), ties or "none"])
+                rows.append(
+                    [where, found.best, surely, find_text(worst), ties or "none"]
+                )
     heads = ("graphs", "best order", "surely", "worst order over it")
     return [
         "## The paper's six orders, on its families",
@@ -219,9 +221,9 @@ def _dependence(table: Table, machines: Sequence[str]) -> list[str]:
                     [
                         f"{machine}, {walks} walks, {label}",
                         names[int(means.argmin())],
-                        text_of(worst),
+                        find_text(worst),
                         *shares,
-                        text_of(gain, "+.2f") if gain else "-",
+                        find_text(gain, "+.2f") if gain else "-",
                     ]
                 )
     heads = ("problems", "best order", "worst order over it", "order", "order x family")

@@ -51,7 +51,7 @@ class Table:
         names = [r["placer"] for r in self.rows if r["problem"] == part]
         return [name for name in dict.fromkeys(names) if name not in RIVALS]
 
-    def families_of(self, part: str) -> list[str]:
+    def list_families(self, part: str) -> list[str]:
         """The family of each problem of a part: of ``own`` every other one."""
         if part == PRETRAINED:
             return self.families
@@ -108,7 +108,7 @@ def _table(table: Table, part: str) -> list[str]:
     ]
     rivals = [name for name in RIVALS if len(table.seconds(PRETRAINED, name))]
     entries += [(f"`{name}`", table.rival(part, name)[None]) for name in rivals]
-    of = np.array(table.families_of(part))
+    of = np.array(table.list_families(part))
     for name, seconds in entries:
         ratios = np.log(seconds / table.single(part))
         cells = [_shown(ratio_interval(ratios[:, of == f])) for f in families]
@@ -127,7 +127,7 @@ def _rankings(table: Table, part: str) -> list[str]:
     seeds = min(len(table.seconds(part, order)) for order in orders)
     logs = np.log(np.stack([table.seconds(part, order)[:seeds] for order in orders]))
     losses = Losses(
-        tuple(orders), tuple(table.families_of(part)), logs - logs.min(axis=(0, 1))
+        tuple(orders), tuple(table.list_families(part)), logs - logs.min(axis=(0, 1))
     )
     lines = [
         "| family | best order | surely | cannot be told apart |",

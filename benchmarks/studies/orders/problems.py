@@ -33,7 +33,7 @@ from gnnplace.train.data.captured import (
     TRAIN,
     CapturedDraws,
     CapturedStore,
-    captured_problem,
+    draw_captured_problem,
 )
 from gnnplace.train.data.datasets import find_dataset
 from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
@@ -137,7 +137,7 @@ def drawn(
     """
     if family.endswith("*"):
         store, names = _store_of(family[:-1])
-        return captured_problem(
+        return draw_captured_problem(
             store,
             names[graph % len(names)],
             seed,

@@ -75,7 +75,7 @@ class Part:
         return Losses(self.orders, self.families, logs - logs.min(axis=(0, 1)))
 
 
-def parts_of(rows: Sequence[dict[str, Any]], generations: int) -> list[Part]:
+def count_parts(rows: Sequence[dict[str, Any]], generations: int) -> list[Part]:
     """The parts that rows are complete for, in the order of ``PARTS``.
 
     Orders are those that were evaluated trained, seeds those that all of these orders have.
@@ -144,7 +144,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*head, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
-def text_of(interval: Interval, form: str = ".3f") -> str:
+def find_text(interval: Interval, form: str = ".3f") -> str:
     """An interval in a few words."""
     return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
 
@@ -162,9 +162,9 @@ def _by_order(parts: Sequence[Part]) -> list[str]:
         rows = [
             [
                 order,
-                text_of(ratio_interval(losses.values[i])),
+                find_text(ratio_interval(losses.values[i])),
                 f"{before[i]:.3f}",
-                text_of(ratio_interval(sizes.values[i])),
+                find_text(ratio_interval(sizes.values[i])),
             ]
             for i, order in sorted(
                 enumerate(part.orders), key=lambda entry: losses.values[entry[0]].mean()
@@ -180,7 +180,7 @@ def _by_order(parts: Sequence[Part]) -> list[str]:
         )
         lines += _table(heads, rows)
         auto = np.log([entry["auto"] for entry in part.problems]) - best
-        told = text_of(ratio_interval(auto[None]))
+        told = find_text(ratio_interval(auto[None]))
         lines += [
             f"All that the placer decodes by itself, unrefined, package's weights: {told}.",
             "",
@@ -219,7 +219,7 @@ def _family_row(
         f"{np.exp(found.means[best]):.3f}",
         "the same"
         if best == common
-        else text_of(gain) + (" " + NOISE if gain.high >= 1 else ""),
+        else find_text(gain) + (" " + NOISE if gain.high >= 1 else ""),
         told or "none",
     ]
 
@@ -266,7 +266,7 @@ def _dependence(parts: Sequence[Part]) -> list[str]:
         gain = worth(losses, one_a_family(losses), one_for_all(losses))
         least = -100.0 * float((losses.values[_common(part)].mean(axis=0)).mean())
         row = [part.name, *(f"{share:.0%}" for share in shares.values())]
-        rows.append([*row, text_of(gain, "+.2f") if gain else "-", f"{least:+.2f}"])
+        rows.append([*row, find_text(gain, "+.2f") if gain else "-", f"{least:+.2f}"])
     heads = ("problems", "order", "order x family", "order x problem", "seed")
     lines += _table(
         (*heads, "an order a family, %", "the best of each problem, %"), rows

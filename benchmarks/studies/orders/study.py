@@ -43,7 +43,7 @@ from benchmarks.studies.orders.problems import (
     study_problems,
     training_problems,
 )
-from benchmarks.studies.orders.report import parts_of, picture, report, written
+from benchmarks.studies.orders.report import count_parts, picture, report, written
 from gnnplace.bench.rows import append, identity, now, provenance
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.files import write_text
@@ -289,7 +289,7 @@ def study_orders(
     work = Study(Path(folder), progress)
     if run:
         work.run(plan)
-    complete = parts_of(work.rows, plan.generations)
+    complete = count_parts(work.rows, plan.generations)
     files = written(work.folder)
     write_text(files["md"], report(complete))
     write_text(files["svg"], svg(picture(complete)))

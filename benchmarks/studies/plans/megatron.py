@@ -25,10 +25,10 @@ import numpy as np
 
 from benchmarks.studies.plans.runs import Run
 from gnnplace.arrays import FloatArray
-from gnnplace.plans.answers import given_plan
+from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chain import FASTEST, Chain, SegmentCosts, SplitChoice
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.problem.cluster.presets import preset
@@ -132,7 +132,7 @@ def gpt(
         f"&n_positions={length}&vocab_size={VOCABULARY}&bos_token_id=0&eos_token_id=0"
         f"&activation_function=gelu_pytorch_tanh&resid_pdrop=0.0&_attn_implementation={attention}"
     )
-    chain = chain_of(
+    chain = capture_chain(
         TrainingJob(name, batch=batch, precision="16-master", optimizer="adam"), cluster
     )
     inside = np.array(
@@ -170,7 +170,7 @@ def runs(most: int = 512) -> list[Run]:
         split = f"dp={replicas},tp={shards},pp={stages},layers=equal"
         words = f"{split},recompute=full,microbatch_size="
         sizes = [m for m in MICRO_BATCHES if batch % (m * replicas) == 0]
-        plans = [given_plan(chain, cluster, f"{words}{m}") for m in sizes]
+        plans = [price_given_plan(chain, cluster, f"{words}{m}") for m in sizes]
         fits = [p for p in plans if p.feasible] or plans
         best = min(fits, key=lambda p: p.step_time)
         plan = f"{words}{best.file.microbatch_size}"

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.studies.costs.sailor_data import FLOAT, UNSOUND, data
 from benchmarks.studies.plans.runs import Run
 from gnnplace.errors import InputError
-from gnnplace.plans.given import draft_of_plan
+from gnnplace.plans.given import draft_plan
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import one_by_one
 from gnnplace.plans.order.rows import with_messages, words
@@ -77,7 +77,7 @@ class Profile:
         )
 
 
-def chain_of(plan: dict[str, Any]) -> Chain:
+def capture_chain(plan: dict[str, Any]) -> Chain:
     """The model of a published plan, at its batch."""
     content = data()
     count = sum(plan["layers"])
@@ -163,7 +163,7 @@ def plan_of(
 
 def seconds_of(chain: Chain, cluster: Cluster, plan: Plan) -> float | None:
     """Seconds of a step whose transfers block both ends; None where a layer has no costs."""
-    draft = draft_of_plan(chain, cluster, plan)
+    draft = draft_plan(chain, cluster, plan)
     priced = realized(Pricer(chain, MeshFabric(cluster), draft.size), draft)
     if priced is None:
         return None
@@ -172,7 +172,7 @@ def seconds_of(chain: Chain, cluster: Cluster, plan: Plan) -> float | None:
 
 def predict(plan: dict[str, Any]) -> float:
     """Seconds of a step of a published plan, which has the keys of ``data()["plans"]``."""
-    seconds = seconds_of(chain_of(plan), cluster_of(plan["nodes"]), given(plan))
+    seconds = seconds_of(capture_chain(plan), cluster_of(plan["nodes"]), given(plan))
     if seconds is None:
         raise InputError(
             f"{plan['model']} {plan['name']}: no profile of its micro-batch"

@@ -28,7 +28,7 @@ from scipy.optimize import minimize
 
 from benchmarks.studies.plans.megatron import HOST, Host, Megatron, gpt
 from benchmarks.studies.plans.runs import Run
-from gnnplace.plans.answers import given_plan
+from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.given import layer_bounds
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.spec import EQUAL
@@ -92,7 +92,7 @@ def captured(hidden: int, layers: int) -> Chain:
     return gpt(machine(), hidden, 16, layers, 1024, BATCH, attention="eager")
 
 
-def chain_of(row: Row, host: Host) -> Chain:
+def capture_chain(row: Row, host: Host) -> Chain:
     """The model of a row, at its batch."""
     chain = captured(row.hidden, row.layers)
     assert isinstance(chain.source, Megatron)
@@ -107,8 +107,8 @@ def runs(given: Sequence[Row], host: Host = HOST) -> list[Run]:
     found = []
     for row in given:
         key = (row.hidden, row.layers, row.batch)
-        chain = known.setdefault(key, chain_of(row, host))
-        plan = given_plan(chain, machine(), row.words)
+        chain = known.setdefault(key, capture_chain(row, host))
+        plan = price_given_plan(chain, machine(), row.words)
         found.append(Run(row.question, row.words, plan.step_time, row.seconds))
     return found
 
@@ -157,6 +157,6 @@ def _missed(host: Host, known: Sequence[Row]) -> float:
 
 def _sums(row: Row, host: Host) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of every segment of a micro-batch, and of its update."""
-    found = chain_of(row, host).costs(["a100-80"], (row.shards,), row.size)
+    found = capture_chain(row, host).costs(["a100-80"], (row.shards,), row.size)
     assert found is not None
     return found.forward + found.backward + found.weights, found.update

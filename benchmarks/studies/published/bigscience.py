@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster import Cluster, Link
@@ -54,7 +54,7 @@ def setting(hidden: int, layers: int, heads: int, half: str) -> PricingSetting:
         gated=False,
         tied=True,
     )
-    return setting_of(
+    return make_pricing_setting(
         decoder,
         machine(),
         framework_name="megatron-deepspeed",

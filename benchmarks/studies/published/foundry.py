@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.studies.published.outcomes import Outcome, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster import Cluster
@@ -42,7 +42,7 @@ def setting(kind: str, servers: int, sizes: tuple[int, ...]) -> PricingSetting:
     decoder = DecoderSizes(
         layers, hidden, heads, heads, inside, length, words, False, True
     )
-    return setting_of(decoder, machine(kind, servers), precision="bf16-mixed")
+    return make_pricing_setting(decoder, machine(kind, servers), precision="bf16-mixed")
 
 
 def outcomes(folder: Path) -> list[Outcome]:

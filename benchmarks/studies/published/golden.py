@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.studies.published.outcomes import Outcome, number, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import price, priced_spec
+from gnnplace.plans.spec_answers import price, price_spec
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "megatron-lm-golden"
@@ -50,7 +50,7 @@ def setting(
     decoder = DecoderSizes(
         layers, hidden, heads, kv_heads, inside, length, words, gated, tied, positions=positions
     )  # fmt: skip
-    return setting_of(
+    return make_pricing_setting(
         decoder, preset(f"nvswitch-{kind}-8"), framework_name="megatron-lm", precision=half,
         optimizer="adam", environment_name="unfused-attention" if unfused else None,
     )  # fmt: skip
@@ -122,7 +122,7 @@ def outcome(row: dict[str, str], least: float = np.inf) -> Outcome | None:
     answer = price(own, words)
     if answer.step_time is None:
         return None
-    last = rank_bytes(priced_spec(own, words))[-1]
+    last = rank_bytes(price_spec(own, words))[-1]
     return Outcome(
         row["case"], "fp16" if "bf16" not in row or row["bf16"] != "True" else "bf16", own, words,
         answer, None, number(row["mem_allocated"]), number(row["mem_max_allocated"]),

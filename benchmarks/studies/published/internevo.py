@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.studies.published.outcomes import Outcome
 from benchmarks.studies.published.vtrain import machine
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 
@@ -46,7 +46,9 @@ CARDS = 4 * 12.5e9 / 8  # bytes a second of a GPU's part of a server's cards
 @cache
 def setting(servers: int) -> PricingSetting:
     """The model on so many servers."""
-    return setting_of(SIZES, machine(servers, CARDS), framework_name="internevo")
+    return make_pricing_setting(
+        SIZES, machine(servers, CARDS), framework_name="internevo"
+    )
 
 
 def outcomes(_: Path) -> list[Outcome]:

@@ -20,7 +20,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.frameworks.constants import ConstantSet
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.search.draft import rank_bytes
-from gnnplace.plans.spec_answers import price, priced_spec
+from gnnplace.plans.spec_answers import price, price_spec
 
 MOVED: Mapping[str, tuple[str, ...]] = {
     "ultrascale-playbook": (
@@ -144,7 +144,7 @@ def peaks_left_out(name: str, outcomes: Sequence[Outcome]) -> list[float]:
         peaks = [
             max(
                 rank.reserved
-                for rank in rank_bytes(priced_spec(settings[id(o.sizes)], o.plan))
+                for rank in rank_bytes(price_spec(settings[id(o.sizes)], o.plan))
             )
             for o in rows
         ]

@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.studies.costs.models import CONFIGURATIONS, captured
 from benchmarks.studies.costs.steps import phase_seconds
 from benchmarks.studies.published.outcomes import Outcome
-from gnnplace.costs.profiling.estimation import estimated_times
+from gnnplace.costs.profiling.estimation import estimate_times
 from gnnplace.errors import FormatError
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer
@@ -119,7 +119,7 @@ def phases(
 ) -> tuple[float, float]:
     """Seconds of the forward and the backward pass of so many layers."""
     program = captured(model, batch, length, inference, layers)
-    times = estimated_times(program, kind, compiled=fused)
+    times = estimate_times(program, kind, compiled=fused)
     return phase_seconds(program, times, FORWARD), phase_seconds(
         program, times, BACKWARD
     )

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 from benchmarks.studies.published.outcomes import Outcome, number
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.spec import WORDS, PlanSpec, spec_of_values
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
+from gnnplace.plans.spec import WORDS, PlanSpec, parse_spec_values
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem.cluster.presets import preset
 
@@ -135,7 +135,7 @@ def outcomes_by_set(folder: Path) -> dict[tuple[str, str], list[Outcome]]:
     return found
 
 
-def sizes_of(model: Mapping[str, Any], length: int) -> DecoderSizes:
+def find_run_sizes(model: Mapping[str, Any], length: int) -> DecoderSizes:
     """Return the sizes of an entry of `models.json`, on examples of so many tokens."""
     sizes = dict(model)
     if "experts" in sizes:
@@ -150,7 +150,7 @@ def setting(
     sizes: DecoderSizes, cluster: str, framework: str, environment: str, precision: str
 ) -> PricingSetting:
     """Return what the plans of a model on a cluster are priced on."""
-    return setting_of(
+    return make_pricing_setting(
         sizes,
         preset(cluster),
         framework_name=framework,
@@ -168,7 +168,7 @@ def plans_of(row: Row, where: str) -> Iterator[PlanSpec]:
     values = {name: row.get(name) or "" for name in WORDS}
     unsaid = [name for name in CHOICES if values[name] == BEST]
     for chosen in product(*(CHOICES[name] for name in unsaid)):
-        yield spec_of_values(
+        yield parse_spec_values(
             {**values, **dict(zip(unsaid, chosen, strict=True))}, where
         )
 
@@ -185,7 +185,7 @@ def outcome(row: Row, model: Mapping[str, Any], where: str) -> Outcome:
     rounds = num_rounds(row, plans[0])
     if rounds > 1:
         plans = [replace(plan, batch=int(row["batch"]) // rounds) for plan in plans]
-    sizes = sizes_of(model, int(row["length"]))
+    sizes = find_run_sizes(model, int(row["length"]))
     own: PricingSetting | None = None
     answers: list[tuple[PlanAnswer, PlanSpec]] = []
     try:

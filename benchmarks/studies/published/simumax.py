@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster.presets import preset
@@ -47,7 +47,9 @@ def setting(model: str, layers: int, length: int) -> PricingSetting:
         own_head_size=ROTARY_AND_PLAIN if model in EXPERTS else None,
         experts=EXPERTS.get(model), latent=LATENT if model in EXPERTS else None,
     )  # fmt: skip
-    return setting_of(decoder, preset("nvswitch-b200-8"), framework_name="megatron-lm")
+    return make_pricing_setting(
+        decoder, preset("nvswitch-b200-8"), framework_name="megatron-lm"
+    )
 
 
 def outcomes(folder: Path) -> list[Outcome]:

@@ -115,7 +115,7 @@ def study_published(
     if output is not None:
         Path(output).mkdir(parents=True, exist_ok=True)
         progress("study published: fitted without each model size in turn")
-        frameworks = {name: framework_of(name, own) for name, own in found.items()}
+        frameworks = {name: find_framework(name, own) for name, own in found.items()}
         pictures = write_pictures(found, frameworks, Path(output))
         lines = [*page(found), *left_out_lines(found), "\n## Pictures\n"]
         lines += [f"![{Path(name).stem}]({name})" for name in pictures]
@@ -127,7 +127,7 @@ def _percent(value: float, digits: int = 1) -> str:
     return "–" if not np.isfinite(value) else f"{100 * value:.{digits}f} %"
 
 
-def framework_of(name: str, outcomes: Sequence[Outcome]) -> str:
+def find_framework(name: str, outcomes: Sequence[Outcome]) -> str:
     """Return the framework that a set is priced as."""
     if name in SETS:
         return SETS[name][0]
@@ -166,7 +166,7 @@ def left_out_lines(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
         if name in MOVED and len({o.model for o in timed(own)}) > 1
     }
     yield from table(
-        [cells(name, framework_of(name, own), own) for name, own in again.items()]
+        [cells(name, find_framework(name, own), own) for name, own in again.items()]
     )
     yield ""
     for name, own in again.items():
@@ -185,7 +185,7 @@ def page(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
     yield "# Published runs, priced by framework\n"
     yield "Made by `python -m benchmarks.studies published --data FOLDER -o FOLDER`.\n"
     yield from table(
-        [cells(name, framework_of(name, own), own) for name, own in found.items()]
+        [cells(name, find_framework(name, own), own) for name, own in found.items()]
     )
     for name, own in found.items():
         yield f"\n## {name}, by model\n"
@@ -193,7 +193,7 @@ def page(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
         parts = {model: [o for o in own if o.model == model] for model in models}
         yield from table(
             [
-                cells(model, framework_of(name, part), part)
+                cells(model, find_framework(name, part), part)
                 for model, part in parts.items()
             ]
         )

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import price, priced_spec
+from gnnplace.plans.spec_answers import price, price_spec
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "ultrascale-playbook"
@@ -40,7 +40,7 @@ def setting(hidden: int, kv_heads: int, words: int, checked: bool) -> PricingSet
     decoder = DecoderSizes(
         layers, hidden, heads, kv_heads, inside, LENGTH, words, tied=tied, batch=BATCH
     )
-    return setting_of(
+    return make_pricing_setting(
         decoder, preset("dgx-h100-64x8"), framework_name="nanotron",
         environment_name=CHECKED if checked else None,
     )  # fmt: skip
@@ -104,5 +104,5 @@ def _counter(own: PricingSetting, words: PlanSpec, answer: object) -> float | No
     if state is None or words.zero == 0 or words.dp == 1:
         return state
     passing = own.framework.constants["update_passing"] * (2 + 1 / words.dp)
-    priced = priced_spec(own, words)
+    priced = price_spec(own, words)
     return float(state + passing * priced.pricer.trained(priced.draft.stages[0]))

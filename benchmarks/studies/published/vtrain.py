@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster import Cluster, Link
@@ -66,7 +66,7 @@ def setting(
         gated=False,
         tied=True,
     )
-    return setting_of(
+    return make_pricing_setting(
         decoder, machine(servers), framework_name="megatron-deepspeed",
         precision="16-master", optimizer="adam",
     )  # fmt: skip

@@ -19,7 +19,7 @@ from benchmarks.studies.plans.megatron import (
 )
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster.presets import preset
@@ -47,7 +47,7 @@ def outcome(row: tuple[float, ...]) -> Outcome:
         gated=False,
         tied=True,
     )
-    own = setting_of(
+    own = make_pricing_setting(
         decoder, preset(f"superpod-a100-80-{gpus // 8}x8"), framework_name="megatron-lm",
         environment_name="unfused-attention", precision="16-master", optimizer="adam",
     )  # fmt: skip

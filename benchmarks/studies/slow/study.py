@@ -36,9 +36,9 @@ from gnnplace.explaining.causes import SlowdownCause
 from gnnplace.explaining.in_words import SpecStep
 from gnnplace.explaining.steps import cause_prices, step_causes, step_parts
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec, parse_spec
-from gnnplace.plans.spec_answers import priced_spec
+from gnnplace.plans.spec_answers import price_spec
 from gnnplace.problem.cluster.presets import preset
 
 Say = Callable[[str], None]
@@ -138,7 +138,7 @@ def read_threads(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def sizes_of(text: str) -> DecoderSizes:
+def find_run_sizes(text: str) -> DecoderSizes:
     """Return the sizes that `layers=24 hidden=2048 ...` says; experts are count/active/width."""
     values: dict[str, Any] = {}
     for pair in text.split():
@@ -155,10 +155,10 @@ SWITCHES = ("gated", "tied", "head_norms")
 
 def name_thread(row: dict[str, str]) -> NamedCause:
     """Return the causes of a thread's run."""
-    sizes = sizes_of(row["sizes"])
+    sizes = find_run_sizes(row["sizes"])
 
     def on(cluster: str) -> PricingSetting:
-        return setting_of(
+        return make_pricing_setting(
             sizes,
             preset(cluster),
             framework_name=row["framework"],
@@ -166,7 +166,7 @@ def name_thread(row: dict[str, str]) -> NamedCause:
         )
 
     setting, spec = on(row["cluster"]), parse_spec(row["words"])
-    healthy = priced_spec(
+    healthy = price_spec(
         on(row["baseline_cluster"]), parse_spec(row["baseline"])
     ).step_time
     measured = float(row["times"]) * healthy

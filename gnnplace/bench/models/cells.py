@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo import Workload, classified_images
+from gnnplace.zoo import Workload, make_image_classifier
 
 # Input and operation, twice. Inputs 0 and 1 are the cell's own.
 Node = tuple[int, str, int, str]
@@ -39,7 +39,7 @@ NASNET_REDUCTION: tuple[Node, ...] = (
 )
 
 
-def sampled_cell(random: python_random.Random, nodes: int) -> tuple[Node, ...]:
+def sample_cell(random: python_random.Random, nodes: int) -> tuple[Node, ...]:
     """Return a cell of so many nodes, all choices equally likely."""
     return tuple(
         (
@@ -185,7 +185,7 @@ def nasnet(
         stages: Stages; a reduction cell between each two.
     """
     model = CellNetwork(NASNET_NORMAL, NASNET_REDUCTION, width, each, stages, 10)
-    return classified_images("nasnet", model, batch, size, 10)
+    return make_image_classifier("nasnet", model, batch, size, 10)
 
 
 def searched_cnn(
@@ -209,7 +209,7 @@ def searched_cnn(
         stages: Stages; a reduction cell between each two.
     """
     random = python_random.Random(architecture)
-    normal = sampled_cell(random, nodes)
-    reduction = sampled_cell(random, nodes)
+    normal = sample_cell(random, nodes)
+    reduction = sample_cell(random, nodes)
     model = CellNetwork(normal, reduction, width, each, stages, 10)
-    return classified_images("searched_cnn", model, batch, size, 10)
+    return make_image_classifier("searched_cnn", model, batch, size, 10)

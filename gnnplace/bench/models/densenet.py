@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.zoo import Workload, classified_images
+from gnnplace.zoo import Workload, make_image_classifier
 
 # Layers of each block.
 DEPTHS = {"121": (6, 12, 24, 16), "40": (6, 6, 6), "22": (3, 3, 3)}
@@ -96,4 +96,4 @@ def densenet(
             f"densenet: layers {layers}: unknown; there are {', '.join(DEPTHS)}"
         )
     model = DenseNet(DEPTHS[str(layers)], growth, classes)
-    return classified_images("densenet", model, batch, size, classes)
+    return make_image_classifier("densenet", model, batch, size, classes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, classified_images
+from gnnplace.zoo import Workload, make_image_classifier
 
 
 def layer(inputs: int, outputs: int) -> nn.Module:
@@ -70,4 +70,4 @@ def fractal(
         ]
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = nn.Sequential(*blocks, head, nn.Linear(width << (stages - 1), classes))
-    return classified_images("fractal", model, batch, size, classes)
+    return make_image_classifier("fractal", model, batch, size, classes)

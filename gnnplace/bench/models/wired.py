@@ -13,7 +13,7 @@ import networkx as nx
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, classified_images
+from gnnplace.zoo import Workload, make_image_classifier
 
 NEIGHBOURS = 4
 REWIRED = 0.75
@@ -112,4 +112,4 @@ def wired(
         classes: The number of classes of the classifier.
     """
     model = WiredNetwork(nodes, stages, width, 100 * architecture, classes)
-    return classified_images("wired", model, batch, size, classes)
+    return make_image_classifier("wired", model, batch, size, classes)

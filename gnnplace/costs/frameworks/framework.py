@@ -33,7 +33,7 @@ from gnnplace.costs.frameworks.offloading import (
     Host,
     Offloading,
     host_of,
-    offloading_of,
+    parse_offloading,
 )
 from gnnplace.costs.kernels import Kernels
 from gnnplace.costs.memory import PARAMETER, StateTerms
@@ -98,7 +98,7 @@ class Traits:
     recomputes_by_rank: bool = False
     recomputes_modules: bool = False
 
-    def attention_on(self, kind: str) -> str:
+    def find_attention(self, kind: str) -> str:
         """Return the attention on a kind of GPU."""
         return self.kernels.get(kind, self.attention)
 
@@ -241,7 +241,7 @@ TESTED: Mapping[str, Tested] = {
 (docs/given.md). Constants were fitted on a part of them."""
 
 
-def tested_words(framework: str) -> str:
+def describe_tests(framework: str) -> str:
     """Describe in a few words how well a framework's prices were tested."""
     tested = TESTED.get(framework)
     if tested is None:
@@ -249,7 +249,7 @@ def tested_words(framework: str) -> str:
     return f"{tested.num_runs} published runs: median error {tested.median_error:.1%}"
 
 
-def untested_properties(
+def list_untested_properties(
     framework: str,
     kinds: Sequence[str],
     num_devices: int,
@@ -504,7 +504,7 @@ class Framework:
     @property
     def offloading(self) -> Offloading:
         """Return the offloading: what leaves the GPU for the host."""
-        return offloading_of(self.offload)
+        return parse_offloading(self.offload)
 
     @cached_property
     def host(self) -> Host:
@@ -559,7 +559,7 @@ class Framework:
         constants = self.constants
         kinds = tuple(self.kinds) or (self.kernels.kind,)
         away = len(
-            untested_properties(
+            list_untested_properties(
                 self.name, kinds, num_devices, has_experts, self.offload
             )
         )

@@ -38,7 +38,7 @@ class Offloading:
     activations: float = 0.0
 
 
-def offloading_of(word: str) -> Offloading:
+def parse_offloading(word: str) -> Offloading:
     """Return the offloading that a value of the word `offload` names."""
     name, _, part = word.partition(":")
     if name == ACTIVATIONS:

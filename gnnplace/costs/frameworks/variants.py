@@ -55,7 +55,7 @@ class ScaledNetwork(ServerNetwork):
         return self.inside_factor * super()._within(op, count, size)
 
 
-def scaled_constants(
+def scale_constants(
     constants: ConstantSet, names: tuple[str, ...], factor: float
 ) -> ConstantSet:
     """Return the constants with some of them times a factor."""
@@ -71,7 +71,7 @@ def scaled_constants(
 def with_host(framework: Framework, factor: float) -> Framework:
     """Return a framework whose host takes so many times as long to launch kernels."""
     return replace(
-        framework, constants=scaled_constants(framework.constants, HOST, factor)
+        framework, constants=scale_constants(framework.constants, HOST, factor)
     )
 
 
@@ -114,5 +114,5 @@ def with_slow_links(
 
 def without_messages(framework: Framework) -> Framework:
     """Return a framework whose messages between stages take nothing."""
-    constants = scaled_constants(framework.constants, ("message_latency",), 0.0)
+    constants = scale_constants(framework.constants, ("message_latency",), 0.0)
     return with_network(replace(framework, constants=constants), SilentNetwork)

@@ -115,7 +115,9 @@ def read_conditions(data: dict[str, Any]) -> Conditions:
     return Conditions(when, tried, float(data["load"]), float(data["noise"]))
 
 
-def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Conditions]:
+def watch_conditions(
+    measure: Callable[[], tuple[Any, float]],
+) -> tuple[Any, Conditions]:
     """Measure something and watch the machine meanwhile. Return the value and the conditions.
 
     Args:
@@ -262,12 +264,12 @@ def _measured(
     what: str,
     progress: Callable[[str], None] | None,
 ) -> tuple[Any, Conditions]:
-    first = conditions_of(measure)
+    first = watch_conditions(measure)
     if not first[1].noisy:
         return first
     if progress is not None:
         progress(f"measuring {what} once more: {first[1]}")
-    return min(first, conditions_of(measure), key=lambda made: made[1].disturbance)
+    return min(first, watch_conditions(measure), key=lambda made: made[1].disturbance)
 
 
 def _better(old: Conditions, new: Conditions) -> bool:

@@ -80,7 +80,7 @@ def describe(program: Program) -> Description:
             dtype = "float32"
         else:
             dtype = _dtype(op, values)
-        for kernel in kernels_of(op, values):
+        for kernel in find_kernels(op, values):
             same.append(numbers.setdefault((kernel, dtype), len(numbers)))
             owner.append(i)
     view = np.array([op.view for op in program.ops], dtype=np.bool_)
@@ -101,7 +101,7 @@ def rows_of(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
     )
 
 
-def kernels_of(op: ProgramOp, values: Values) -> list[Kernel]:
+def find_kernels(op: ProgramOp, values: Values) -> list[Kernel]:
     """Return the kernels of one op."""
     if op.view:
         return [(VIEW, 1, 1, 1, 1, 0, 0)]

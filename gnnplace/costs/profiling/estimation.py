@@ -30,9 +30,9 @@ from gnnplace.costs.prediction import (
     predict_in_step,
 )
 from gnnplace.costs.profiling.description import Description, describe
-from gnnplace.costs.profiling.fusion import fused_groups
-from gnnplace.costs.tables import CostTables, shipped_tables
-from gnnplace.problem import figures, known_kind
+from gnnplace.costs.profiling.fusion import find_fused_groups
+from gnnplace.costs.tables import CostTables, load_shipped_tables
+from gnnplace.problem import figures, find_kind
 from gnnplace.tracing import (
     FORWARD,
     Program,
@@ -78,14 +78,14 @@ class KindTimes:
         return "; ".join(phrases)
 
 
-def measured_times(seconds: FloatArray) -> KindTimes:
+def load_measured_times(seconds: FloatArray) -> KindTimes:
     """Return times that were measured on this machine."""
     return KindTimes(
         seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds)
     )
 
 
-def estimated_times(
+def estimate_times(
     program: Program,
     kind: str,
     tables: CostTables | None = None,
@@ -111,7 +111,7 @@ def estimated_times(
         InputError: No figures of the kind are known.
     """
     description = describe(program)
-    cost_tables = tables or shipped_tables()
+    cost_tables = tables or load_shipped_tables()
     tf32: tuple[str, ...] = ("convolution",)
     if torch.get_float32_matmul_precision() != "highest":
         tf32 = ("convolution", "matmul", "bmm")
@@ -126,13 +126,13 @@ def estimated_times(
     view = description.view
     floor = EAGER
     if compiled:
-        groups, share = fused_groups(program)
+        groups, share = find_fused_groups(program)
         kernel = np.bincount(groups, kernel * share, count).astype(np.float64)
         view = view | (groups != np.arange(count))
         floor = COMPILED
     if cuda_graphs:
         floor = NO_FLOOR
-    if known_kind(kind) == "cpu":
+    if find_kind(kind) == "cpu":
         floor = NO_FLOOR
         view = np.zeros(count, dtype=np.bool_)
     # No line of the user's calls ops of backward passes and updates.

@@ -30,7 +30,7 @@ APART = frozenset((*PRODUCTS, *POOLS, *PASSES))
 Key = tuple[int, str, int]
 
 
-def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
+def find_fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     """Return each op's group, by the number of its first op, and the share of bytes that it moves.
 
     Returns:

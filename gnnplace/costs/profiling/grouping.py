@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.costs.profiling.workspace import workspace_of_groups
+from gnnplace.costs.profiling.workspace import compute_group_workspace
 from gnnplace.errors import InputError, suggestion
 from gnnplace.graph import ComputationGraph, quotient, united
 from gnnplace.tracing import FORWARD, Program, ProgramGraph, ProgramOp
@@ -104,7 +104,7 @@ def group_graph(
         fine_graph, group, [program.ops[i].name for i in heads], order_only
     )
     if op_workspace is not None:
-        needed = workspace_of_groups(program, fine, group, op_workspace)
+        needed = compute_group_workspace(program, fine, group, op_workspace)
         groups = np.flatnonzero(needed).astype(np.int32)
         # A tensor that nothing reads lives as long as the op that makes it.
         graph = replace(

@@ -14,8 +14,8 @@ from gnnplace.costs.profiling import cache as disk
 from gnnplace.costs.profiling.estimation import (
     KindTimes,
     estimate_ops,
-    estimated_times,
-    measured_times,
+    estimate_times,
+    load_measured_times,
 )
 from gnnplace.costs.profiling.grouping import find_units, group_graph, whole_modules
 from gnnplace.costs.profiling.measurement import measure_ops
@@ -27,7 +27,7 @@ from gnnplace.costs.profiling.targets import (
     resolve_cluster,
 )
 from gnnplace.costs.profiling.workspace import op_workspace
-from gnnplace.costs.tables import CostTables, shipped_tables
+from gnnplace.costs.tables import CostTables, load_shipped_tables
 from gnnplace.errors import InputError
 from gnnplace.foreign import check_installed
 from gnnplace.graph import coarsen
@@ -40,7 +40,7 @@ from gnnplace.problem import (
     Resolved,
     build_problem,
     constrained,
-    known_kind,
+    find_kind,
     limited,
     on_devices,
     resolve,
@@ -239,13 +239,13 @@ def op_times(
         fits=lambda value: _are_seconds(value, count),
         progress=progress,
     )
-    return measured_times(np.array(measured, dtype=np.float64))
+    return load_measured_times(np.array(measured, dtype=np.float64))
 
 
 def _estimated(
     program: Program, kind: str, tables: CostTables | None, progress: Progress | None
 ) -> KindTimes:
-    times = estimated_times(program, kind, tables)
+    times = estimate_times(program, kind, tables)
     if progress is not None:
         progress(f"times of {program.name} on {kind}, eager: {times}")
         if times.misaligned:
@@ -342,7 +342,7 @@ def profile_model(
         for note in measured.notes:
             (progress or str)(note)
     tables = _tables(table)
-    kinds = {known_kind(kind) or kind for kind in cluster.kinds}
+    kinds = {find_kind(kind) or kind for kind in cluster.kinds}
     if tables.user_errors and not kinds.intersection(tables.user_errors):
         raise InputError(
             f"table {table}: has ops of {', '.join(sorted(tables.user_errors))}, and no device of "
@@ -366,7 +366,7 @@ def profile_model(
 def _tables(path: str | Path | None) -> CostTables:
     """Return the tables of a file beside those that are shipped, or these alone."""
     if path is None:
-        return shipped_tables()
+        return load_shipped_tables()
     # Imported late: its statistics take long to import.
     from gnnplace.costs.calibration import with_table
 

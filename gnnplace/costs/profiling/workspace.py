@@ -87,7 +87,7 @@ def _reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -> floa
     return float(max(image.bytes, output.bytes) + weight.bytes)
 
 
-def workspace_of_groups(
+def compute_group_workspace(
     program: Program, fine: ProgramGraph, group: IntArray, op_workspace: FloatArray
 ) -> FloatArray:
     """Return the bytes that each group needs beside the tensors that leave it. [num_groups]

@@ -255,7 +255,7 @@ def explain(
     base = problem
     problem = constrained(problem, rules)
     space = SearchSpace(problem)
-    order = space.simulator.order_of(placement)
+    order = space.simulator.find_order(placement)
     simulation = space.simulator.run(placement.device, order)
     if not np.isfinite(simulation.step_time):
         raise InfeasibleError(

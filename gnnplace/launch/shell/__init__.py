@@ -9,9 +9,9 @@ from gnnplace.launch.shell.values import (
     Text,
     TextSegment,
     Unknown,
-    line_of,
+    find_line,
     literal,
-    names_in,
+    parse_names,
     plain,
     split_words,
 )
@@ -23,9 +23,9 @@ __all__ = [
     "TextSegment",
     "Unknown",
     "evaluate",
-    "line_of",
+    "find_line",
     "literal",
-    "names_in",
+    "parse_names",
     "plain",
     "split_words",
 ]

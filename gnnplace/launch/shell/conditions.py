@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnplace.launch.shell.patterns import GLOB, matches
-from gnnplace.launch.shell.values import Text, names_in, plain
+from gnnplace.launch.shell.values import Text, parse_names, plain
 
 IsUnset = Callable[[Text], bool]
 UNARY = ("-z", "-n")
@@ -71,7 +71,7 @@ class Condition:
         return Condition(is_and)
 
 
-def holds_of_words(words: Sequence[Text], is_unset: IsUnset) -> Condition:
+def evaluate_test_words(words: Sequence[Text], is_unset: IsUnset) -> Condition:
     """Return whether `test WORDS` holds."""
     operators = (*UNARY, *FILE_TESTS, *NUMBERS, *TEXTS, "!", "(", ")")
     tokens: list[str | Text] = []
@@ -81,10 +81,10 @@ def holds_of_words(words: Sequence[Text], is_unset: IsUnset) -> Condition:
             part.quoted and part.line == 0 for part in word
         )
         tokens.append(letters if is_operator and letters is not None else word)
-    return holds_of_tokens(tokens, is_unset)
+    return evaluate_test_tokens(tokens, is_unset)
 
 
-def holds_of_tokens(tokens: Sequence[str | Text], is_unset: IsUnset) -> Condition:
+def evaluate_test_tokens(tokens: Sequence[str | Text], is_unset: IsUnset) -> Condition:
     """Return whether a test holds.
 
     Args:
@@ -169,7 +169,7 @@ class _ConditionReader:
             return Condition(wants_empty)
         if any(part.text for part in token):
             return Condition(not wants_empty)
-        return Condition(None, names_in(token))
+        return Condition(None, parse_names(token))
 
     def _compare(self, left: str | Text, operator: str, right: str | Text) -> Condition:
         texts = [
@@ -178,7 +178,7 @@ class _ConditionReader:
         first, second = texts
         if first is None or second is None:
             names = [
-                n for t in (left, right) if isinstance(t, tuple) for n in names_in(t)
+                n for t in (left, right) if isinstance(t, tuple) for n in parse_names(t)
             ]
             return Condition(None, tuple(dict.fromkeys(names)))
         if operator in NUMBERS:

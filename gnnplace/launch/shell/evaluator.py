@@ -19,8 +19,8 @@ from gnnplace.errors import FormatError
 from gnnplace.launch.neighbours import read_neighbour
 from gnnplace.launch.shell.conditions import (
     Condition,
-    holds_of_tokens,
-    holds_of_words,
+    evaluate_test_tokens,
+    evaluate_test_words,
 )
 from gnnplace.launch.shell.expansions import (
     Expander,
@@ -37,10 +37,10 @@ from gnnplace.launch.shell.values import (
     TextSegment,
     join,
     literal,
+    make_unknown_text,
     merge,
-    names_in,
+    parse_names,
     plain,
-    unknown_text,
     with_quotes,
 )
 
@@ -266,7 +266,7 @@ class _Evaluator(Expander):
                 if letters is not None:
                     items[key] = literal(letters.partition("]=")[2], self.line(child))
                 else:
-                    items[key] = unknown_text(names_in(value), self.line(child))
+                    items[key] = make_unknown_text(parse_names(value), self.line(child))
             else:
                 words += self.words(child)
         if is_mapping:
@@ -393,7 +393,7 @@ class _Evaluator(Expander):
                     self._run_all(body)
                     return
             return
-        self._run_cases(items, names_in(text))
+        self._run_cases(items, parse_names(text))
 
     def _run_cases(self, items: Sequence[Node], names: Sequence[str]) -> None:
         if not items:
@@ -442,7 +442,7 @@ class _Evaluator(Expander):
             elif has_words and child.type not in (";", "do_group", "\n"):
                 words += self.words(child)
         if any(plain(word) is None for word in words) or len(words) > MOST_ROUNDS:
-            self.set(name, unknown_text([name], self.line(node)))
+            self.set(name, make_unknown_text([name], self.line(node)))
             self._run_children(body)
             self.state.loop_ended = False
             return
@@ -774,7 +774,7 @@ class _Evaluator(Expander):
             words = self.command_words(node)
             name = plain(words[0]) if words else None
             if name in ("test", "["):
-                return holds_of_words(
+                return evaluate_test_words(
                     [w for w in words[1:] if plain(w) != "]"], self._is_unset
                 )
             if name in ("true", ":", "false"):
@@ -819,7 +819,7 @@ class _Evaluator(Expander):
         tokens: list[str | Text] = []
         for child in node.children[1:-1]:
             self._flatten(child, tokens, is_double=is_double)
-        return holds_of_tokens(tokens, self._is_unset)
+        return evaluate_test_tokens(tokens, self._is_unset)
 
     def _flatten(
         self, node: Node, tokens: list[str | Text], *, is_double: bool
@@ -861,7 +861,7 @@ class _Evaluator(Expander):
         value = self.compute_node(node)
         if isinstance(value, int):
             return Condition(value != 0)
-        return Condition(None, names_in(value))
+        return Condition(None, parse_names(value))
 
 
 def is_variable(segment: TextSegment, name: str) -> bool:
@@ -900,7 +900,7 @@ def _merge_states(
         if isinstance(value, list) or isinstance(alternative, list):
             merged[name] = _merge_arrays(value or [], alternative or [], names)
         elif isinstance(value, dict) or isinstance(alternative, dict):
-            merged[name] = unknown_text(names, 0)
+            merged[name] = make_unknown_text(names, 0)
         else:
             # A variable that only one branch sets is empty after the other one.
             merged[name] = merge(value or (), alternative or (), names)
@@ -918,8 +918,8 @@ def _merge_arrays(first: Value, second: Value, names: Sequence[str]) -> list[Tex
     options = (join(value[count:]), join(alternative[count:]))
     if options == ((), ()):
         return value[:count]
-    deciders = [*names, *names_in(options[0]), *names_in(options[1])]
-    return [*value[:count], unknown_text(deciders, 0, options)]
+    deciders = [*names, *parse_names(options[0]), *parse_names(options[1])]
+    return [*value[:count], make_unknown_text(deciders, 0, options)]
 
 
 def _path_text(text: Text) -> str:

@@ -18,10 +18,10 @@ from gnnplace.launch.shell.values import (
     TextSegment,
     join,
     literal,
-    names_in,
+    make_unknown_text,
+    parse_names,
     plain,
     split_words,
-    unknown_text,
     with_quotes,
 )
 
@@ -109,7 +109,7 @@ class Expander:
             anonymous = all(not re.fullmatch(r"[A-Za-z_]\w*", n) for n in unknown.names)
             if anonymous and not unknown.options:
                 # `TP=$1` and `GPUS=$(nvidia-smi ...)`: asked for by the name of the variable.
-                value = unknown_text([name], value[0].line)
+                value = make_unknown_text([name], value[0].line)
         num_letters = 0
         if isinstance(value, tuple):
             num_letters = sum(len(part.text) for part in value)
@@ -156,7 +156,7 @@ class Expander:
         """Return the letters of arithmetic with `$` put in; what is unknown as a text."""
         text: Text = ()
         position = node.start_byte
-        for child in expansions_in(node):
+        for child in list_expansions(node):
             text += literal(
                 self.source.slice(position, child.start_byte), self.line(node)
             )
@@ -193,7 +193,7 @@ class Expander:
             value = self.variable(variable, line)
             letters = plain(value)
             if letters is None:
-                missing.extend(names_in(value))
+                missing.extend(parse_names(value))
                 return 1
             if re.fullmatch(r"\s*-?\d+\s*", letters):
                 return int(letters)
@@ -202,9 +202,9 @@ class Expander:
         try:
             number = compute(text, value_of)
         except (ValueError, RecursionError):
-            return unknown_text(missing or [f"$(({text[:40]}))"], line)
+            return make_unknown_text(missing or [f"$(({text[:40]}))"], line)
         if missing:
-            return unknown_text(missing, line)
+            return make_unknown_text(missing, line)
         if name:
             self.set(name, literal(str(number), line))
         return number
@@ -270,7 +270,7 @@ class Expander:
             return None
         value = self.state.variables.get(match[1])
         if value is None:
-            return [unknown_text([match[1]], self.line(node))]
+            return [make_unknown_text([match[1]], self.line(node))]
         words = as_items(value)
         return words[int(match[2] or 0) :]
 
@@ -370,14 +370,14 @@ class Expander:
         line = self.line(node)
         start = self.source.data.index(b"$", node.start_byte) + 3
         text: Text = ()
-        for child in expansions_in(node):
+        for child in list_expansions(node):
             text += literal(self.source.slice(start, child.start_byte), line)
             text += self.expand(child)
             start = child.end_byte
         text += literal(self.source.slice(start, node.end_byte - 2), line)
         letters = plain(text)
         if letters is None:
-            return unknown_text(names_in(text), line)
+            return make_unknown_text(parse_names(text), line)
         number = self.compute_text(letters, line)
         if isinstance(number, int):
             return literal(str(number), line)
@@ -392,10 +392,10 @@ class Expander:
         if name == "#":
             if self.state.arguments is not None or self.arguments:
                 return literal(str(len(self.all_arguments())), line)
-            return unknown_text(["#"], line)
+            return make_unknown_text(["#"], line)
         value = self.state.variables.get(name)
         if value is None:
-            return unknown_text([name], line)
+            return make_unknown_text([name], line)
         if isinstance(value, list):
             if value:
                 return value[0]
@@ -415,7 +415,7 @@ class Expander:
             return ()
         if index in self.arguments:
             return literal(self.arguments[index], 0)
-        return unknown_text([str(index)], line)
+        return make_unknown_text([str(index)], line)
 
     def expand_braces(self, node: Node) -> Text:
         """Return the text of `${...}`."""
@@ -440,17 +440,17 @@ class Expander:
             return self.expand_default(name, value, operator, operands, first)
         letters = plain(value)
         if letters is None:
-            return unknown_text(names_in(value), line)
+            return make_unknown_text(parse_names(value), line)
         operand = plain(
             self.pieces(node, children[1].end_byte, node.end_byte - 1, in_quotes=True)
         )
         if operand is None:
-            return unknown_text(names_in(value) or [name], line)
+            return make_unknown_text(parse_names(value) or [name], line)
         if operator == ":":
             operand = operand.strip()
         expanded = expand_operator(letters, operator, operand)
         if expanded is None:
-            return unknown_text([name], line)
+            return make_unknown_text([name], line)
         return literal(expanded, line)
 
     def expand_default(
@@ -517,15 +517,15 @@ class Expander:
             if isinstance(value, dict):
                 return join([literal(key, line) for key in value])
             if target is None:
-                return unknown_text([base], line)
+                return make_unknown_text([base], line)
             return self.variable(target, line)
         if value is None:
-            return unknown_text([base], line)
+            return make_unknown_text([base], line)
         if isinstance(value, (list, dict)):
             return literal(str(len(value)), line)
         letters = plain(value)
         if letters is None:
-            return unknown_text(names_in(value), line)
+            return make_unknown_text(parse_names(value), line)
         return literal(str(len(letters)), line)
 
     def subscripted(self, node: Node) -> Text:
@@ -538,7 +538,7 @@ class Expander:
         name = self.source.text(name_node)
         value = self.state.variables.get(name)
         if value is None:
-            return unknown_text([name], line)
+            return make_unknown_text([name], line)
         key = plain(self.value(index_node))
         if key in ("@", "*"):
             return join(as_items(value))
@@ -550,8 +550,8 @@ class Expander:
             number = None
         items = as_items(value)
         if not isinstance(number, int):
-            names = names_in(self.value(index_node)) or (name,)
-            return unknown_text(names, line)
+            names = parse_names(self.value(index_node)) or (name,)
+            return make_unknown_text(names, line)
         if -len(items) <= number < len(items):
             return items[number]
         return ()
@@ -572,7 +572,7 @@ class Expander:
         text = self.printed(inner[-1])
         self.state = start
         if text is None:
-            return unknown_text([shown], line)
+            return make_unknown_text([shown], line)
         letters = plain(text)
         if letters is not None:
             return (*with_quotes(self.trimmed(text), quoted=False),)
@@ -640,9 +640,9 @@ class Expander:
                 "seq",
             )
             if is_known:
-                return unknown_text(names_in(join(arguments)), line)
+                return make_unknown_text(parse_names(join(arguments)), line)
             return None
-        return printed_by(
+        return evaluate_printed(
             name, [text or "" for text in letters], line, self.compute_text
         )
 
@@ -653,7 +653,7 @@ class Expander:
         if text is None:
             return None
         if plain(text) is None:
-            return unknown_text(names_in(text), self.line(node))
+            return make_unknown_text(parse_names(text), self.line(node))
         letters = plain(text) or ""
         for stage in stages[1:]:
             words = [plain(word) or "" for word in self.command_words(stage)]
@@ -677,13 +677,13 @@ class Expander:
         return literal(letters, self.line(node))
 
 
-def expansions_in(node: Node) -> Iterator[Node]:
+def list_expansions(node: Node) -> Iterator[Node]:
     """Yield the expansions inside of a node, the outermost alone."""
     for child in node.children:
         if child.type in EXPANSIONS:
             yield child
         else:
-            yield from expansions_in(child)
+            yield from list_expansions(child)
 
 
 def as_text(value: Value) -> Text:
@@ -711,7 +711,7 @@ def as_words(value: Value) -> list[Text]:
     return []
 
 
-def printed_by(
+def evaluate_printed(
     name: str,
     arguments: list[str],
     line: int,

@@ -45,7 +45,9 @@ def literal(text: str, line: int, *, quoted: bool = True) -> Text:
     return (TextSegment(text=text, line=line, quoted=quoted),)
 
 
-def unknown_text(names: Iterable[str], line: int, options: Sequence[Text] = ()) -> Text:
+def make_unknown_text(
+    names: Iterable[str], line: int, options: Sequence[Text] = ()
+) -> Text:
     """Return a text that depends on names."""
     unknown = Unknown(names=tuple(dict.fromkeys(names)), options=tuple(options))
     return (TextSegment(text="", line=line, unknown=unknown),)
@@ -58,7 +60,7 @@ def plain(text: Text) -> str | None:
     return "".join(segment.text for segment in text)
 
 
-def names_in(text: Text) -> tuple[str, ...]:
+def parse_names(text: Text) -> tuple[str, ...]:
     """Return the names that a text depends on, each once."""
     names = [
         name for part in text if part.unknown is not None for name in part.unknown.names
@@ -66,7 +68,7 @@ def names_in(text: Text) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def line_of(text: Text) -> int | None:
+def find_line(text: Text) -> int | None:
     """Return the line of a text's first segment, None in a file beside the script."""
     lines = [segment.line for segment in text if segment.line]
     return lines[0] if lines else None
@@ -170,6 +172,6 @@ def merge(first: Text, second: Text, names: Iterable[str]) -> Text:
             break
         count += 1
     options = (first[count:], second[count:])
-    deciders = [*names, *names_in(options[0]), *names_in(options[1])]
+    deciders = [*names, *parse_names(options[0]), *parse_names(options[1])]
     line = next((segment.line for option in options for segment in option), 0)
-    return (*first[:count], *unknown_text(deciders, line, options))
+    return (*first[:count], *make_unknown_text(deciders, line, options))

@@ -55,7 +55,7 @@ from gnnplace.placers.search.moves import (
     threshold_of,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation import Compiled, count_steps, timed_list_schedule
+from gnnplace.simulation import Compiled, count_steps, time_list_schedule
 
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
@@ -91,13 +91,13 @@ def justified(
     """
     hopeless = HOPELESS * limit
     surely = hopeless * (1.0 + ROUNDING)
-    order = timed_list_schedule(compiled, device, priority, finish, surely)
+    order = time_list_schedule(compiled, device, priority, finish, surely)
     if greatest(finish) > hopeless:
         return np.inf, order
-    timed_list_schedule(reversed_compiled, device, finish, far, surely)
+    time_list_schedule(reversed_compiled, device, finish, far, surely)
     if greatest(far) > hopeless:
         return np.inf, order
-    order = timed_list_schedule(compiled, device, far, finish, limit * (1.0 + ROUNDING))
+    order = time_list_schedule(compiled, device, far, finish, limit * (1.0 + ROUNDING))
     return greatest(finish), order
 
 

@@ -30,7 +30,7 @@ CURIOUS = 0.3  # share of moves whose kind is drawn by that, not by use
 HOPED, FORGOTTEN = (0.1, 0.02)
 
 
-def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
+def cut_even_stages(space: SearchSpace, shares: FloatArray) -> IntArray:
     """Return where to cut the units in coordinate order so that chunks have the given shares of
     work.
 
@@ -48,7 +48,7 @@ def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
     return np.searchsorted(middle, wanted).astype(np.int32)
 
 
-def chunk_of_unit(space: SearchSpace, cuts: IntArray) -> IntArray:
+def find_unit_chunks(space: SearchSpace, cuts: IntArray) -> IntArray:
     """Return the chunk of each unit. [U]"""
     chunk = np.empty(space.problem.num_units, dtype=np.int32)
     index = np.arange(space.problem.num_units)

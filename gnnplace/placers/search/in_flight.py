@@ -34,7 +34,7 @@ from gnnplace.simulation import (
     compile_problem,
     lean,
     longest_path,
-    reversed_problem,
+    reverse_problem,
 )
 
 WORTH = 0.75  # score of a start with fewer in flight over the seconds of that with all
@@ -124,7 +124,7 @@ class InFlightSpace(SearchSpace):
     def lean(self) -> tuple[Compiled, Compiled]:
         """Return `SearchSpace.lean` with the edges that hold forward ops back."""
         lean_problem = lean(self.held, compile_problem(self.held))
-        return lean_problem, reversed_problem(lean_problem)
+        return lean_problem, reverse_problem(lean_problem)
 
 
 def fewer_in_flight(

@@ -31,11 +31,11 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.graph import (
+    average_finite,
     flows_between,
     flows_of_ops,
     follow_forward,
-    mean_of_finite,
-    sum_of_finite,
+    sum_finite,
 )
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation import (
@@ -46,7 +46,7 @@ from gnnplace.simulation import (
     list_schedule,
     mean_upward_rank,
     priorities,
-    reversed_problem,
+    reverse_problem,
     steps_so_far,
     turn_order,
 )
@@ -61,7 +61,7 @@ _counts: list[Iterator[int]] = []
 def now() -> float:
     """Return the seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
 
-    Within ``simulation.step_count.counted_steps``, the number of simulated steps.
+    Within ``simulation.step_count.count_budget_steps``, the number of simulated steps.
     """
     if _counts:
         return float(next(_counts[-1]))
@@ -164,13 +164,13 @@ class SearchSpace:
     @cached_property
     def mean_work(self) -> FloatArray:
         """Mean seconds of each unit over the devices that may have it. [U]"""
-        return np.asarray(mean_of_finite(self.work))
+        return np.asarray(average_finite(self.work))
 
     @cached_property
     def speed(self) -> FloatArray:
         """Return the relative speed of each device on the units it may have; 0 if none. [D]"""
         allowed = self.problem.unit_allowed
-        device_work = sum_of_finite(self.work)
+        device_work = sum_finite(self.work)
         mean = self.mean_work @ allowed
         idle = allowed.any(axis=0).astype(np.float64)
         return np.where(device_work > 0, mean / np.maximum(device_work, 1e-300), idle)
@@ -283,13 +283,13 @@ class SearchSpace:
     @cached_property
     def reversed(self) -> Compiled:
         """Return the reversed problem, for ``justify``."""
-        return reversed_problem(self.compiled)
+        return reverse_problem(self.compiled)
 
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
         """Return the problem and the reversed problem without implied edges, for list schedules."""
         lean_problem = lean(self.problem, self.compiled)
-        return lean_problem, reversed_problem(lean_problem)
+        return lean_problem, reverse_problem(lean_problem)
 
     def fits(self, device: IntArray, order: IntArray) -> bool:
         """Return whether a placement is within all memory."""

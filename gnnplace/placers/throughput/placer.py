@@ -39,7 +39,7 @@ from gnnplace.placers.throughput.load import (
 )
 from gnnplace.placers.throughput.search import local_search
 from gnnplace.placers.throughput.split import Blocks, depth_first, make_blocks, split
-from gnnplace.placers.throughput.stages import Sorts, sorts_of
+from gnnplace.placers.throughput.stages import Sorts, list_device_sorts
 from gnnplace.problem import Problem
 from gnnplace.simulation import lower_bounds
 
@@ -146,7 +146,7 @@ class _Search:
         self.rng = rng
         self.deadline = deadline
         self.flows = make_flows(space)
-        self.sorts: Sorts = sorts_of(self.flows)
+        self.sorts: Sorts = list_device_sorts(self.flows)
         self.bound = simple_bound(space)
         self.device = space.allow(np.zeros(space.problem.num_units, dtype=np.int32))
         self.value = np.inf
@@ -181,7 +181,7 @@ class _Search:
     def _split_over(self, devices: IntArray, dear: bool, blocks: Blocks) -> float:
         """Return the least interval of splits over some devices; see ``_views``."""
         part = restricted(self.flows, devices)
-        sorts = sorts_of(part, dear=dear)
+        sorts = list_device_sorts(part, dear=dear)
         best = np.inf
         for order in self._orders(blocks):
             tried = split(part, sorts, order, self.value * (1 + 1e-12))

@@ -1,7 +1,8 @@
 """The best contiguous split of one order of units: dynamic programming, then branch and bound.
 
 Formulation. Units in an order are cut into stages, one a device. Devices with the same work, memory
-and cheapest link are of one **sort** (``sorts_of``); ``s`` counts the devices of each sort in use::
+and cheapest link are of one **sort** (``list_device_sorts``); ``s`` counts the devices of each sort
+in use::
 
     best[s, j] = min over sorts t in s, i <= j of max(best[s - t, i], cost[t, i, j])
     cost[t, i, j] = work of units i..j-1 on t + what they receive and send, each flow sent once

@@ -49,7 +49,7 @@ class Sorts(NamedTuple):
     equal: bool
 
 
-def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
+def list_device_sorts(flows: Flows, *, dear: bool = False) -> Sorts:
     """Return the sorts of the devices of a problem.
 
     Args:

@@ -36,7 +36,7 @@ from gnnplace.plans.segments.chain import (
     SegmentCosts,
     SplitChoice,
     Tied,
-    degrees_of,
+    find_degrees,
 )
 
 EXCHANGES = 10  # exchanges of a layer over shards, both ways, that the host starts
@@ -87,7 +87,7 @@ class DecoderCosts:
         Arguments are those of `plans.segments.chain.CostSource.costs`.
         """
         sizes = self.setting.decoder
-        degrees = degrees_of(axes, choice)
+        degrees = find_degrees(axes, choice)
         if degrees is None or not _divides(sizes, degrees, examples):
             return None
         tokens = max(1, examples // degrees.replicas * sizes.length // degrees.cp)
@@ -102,7 +102,7 @@ class DecoderCosts:
 
         Arguments are those of `plans.segments.chain.CostSource.degrees`.
         """
-        degrees = degrees_of(axes, choice)
+        degrees = find_degrees(axes, choice)
         assert degrees is not None, choice
         return degrees
 
@@ -278,7 +278,7 @@ def _adapter_columns(
     adapters = sizes.adapters
     assert adapters is not None
     largest = 0
-    for linear in sizes.adapted_linears(has_experts=has_experts):
+    for linear in sizes.list_adapted_linears(has_experts=has_experts):
         for rows, columns in linear.adapter_shapes(adapters.rank, degrees.tp):
             largest = max(largest, rows * columns)
     # Packed matrices are unpacked one at a time; those of all experts are one tensor.
@@ -317,7 +317,7 @@ def _orthogonal_seconds(
     seconds = 0.0
     adapters = setting.decoder.adapters
     if adapters is not None:
-        for linear in setting.decoder.adapted_linears(has_experts=has_experts):
+        for linear in setting.decoder.list_adapted_linears(has_experts=has_experts):
             for rows, columns in linear.adapter_shapes(adapters.rank):
                 seconds += (
                     kernels.products(newton_schulz_shapes(rows, columns)) / degrees.tp
@@ -506,7 +506,9 @@ def _kept_of_adapters(sizes: DecoderSizes, *, has_experts: bool) -> float:
     if sizes.adapters is None:
         return 0.0
     return (
-        2.0 * sizes.adapters.rank * len(sizes.adapted_linears(has_experts=has_experts))
+        2.0
+        * sizes.adapters.rank
+        * len(sizes.list_adapted_linears(has_experts=has_experts))
     )
 
 

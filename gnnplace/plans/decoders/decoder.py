@@ -417,7 +417,7 @@ class DecoderSizes:
             return self.experts.shared
         return self.feed_forward
 
-    def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
+    def list_adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products of a layer that have adapters: no router's and no expert's."""
         if has_experts:
             width = self._shared_width
@@ -444,7 +444,7 @@ class DecoderSizes:
         if self.adapters is None:
             return 0
         parameters = 0
-        for linear in self.adapted_linears(has_experts=has_experts):
+        for linear in self.list_adapted_linears(has_experts=has_experts):
             for rows, columns in linear.adapter_shapes(self.adapters.rank, shards):
                 parameters += rows * columns
         return parameters
@@ -585,7 +585,7 @@ class DecoderSizes:
         return layers + ends + self.last_norm
 
 
-def decoder_of(
+def find_decoder(
     model: str | nn.Module, inputs: object = None, num_devices: int = 1
 ) -> DecoderSizes | None:
     """Return the decoder that a model is, by its name, by its configuration or by its calls.
@@ -619,7 +619,7 @@ def decoder_or_reason(
     """Return the decoder that a model is, or the reason why it is none.
 
     Args:
-        model: The model. This argument and the next ones are those of `decoder_of`.
+        model: The model. This argument and the next ones are those of `find_decoder`.
         inputs: Example inputs of a module.
         num_devices: Devices of the cluster.
         loss: The loss of a module whose output is none.
@@ -630,7 +630,7 @@ def decoder_or_reason(
         decoder = None
     if decoder is not None:
         return decoder
-    from gnnplace.tracing import options_of, workload_of
+    from gnnplace.tracing import make_workload, parse_options
 
     if isinstance(model, str):
         path, _, query = model.partition("?")
@@ -641,7 +641,7 @@ def decoder_or_reason(
                 transformers_config,
             )
 
-            options = options_of(query, model)
+            options = parse_options(query, model)
             length = int(options.pop("length", TRANSFORMERS_LENGTH))
             batch = int(options.pop("batch", TRANSFORMERS_BATCH))
             config = transformers_config(path.removeprefix("hf:"), options)
@@ -652,10 +652,10 @@ def decoder_or_reason(
             return sizes or f"layers of {config.model_type}"
     elif inputs is None:
         return "its example inputs are not known"
-    workload = workload_of(model, inputs, loss, fake=True)
-    from gnnplace.plans.segments.chains import captured_decoder
+    workload = make_workload(model, inputs, loss, fake=True)
+    from gnnplace.plans.segments.chains import recognise_decoder
 
-    return captured_decoder(workload)
+    return recognise_decoder(workload)
 
 
 def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
@@ -678,7 +678,7 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     products = {
         name
         for has_experts in kinds
-        for linear in adapted.adapted_linears(has_experts=has_experts)
+        for linear in adapted.list_adapted_linears(has_experts=has_experts)
         for name in linear.members
     }
     missing = [name for name in adapters.targets if name not in products]
@@ -784,7 +784,7 @@ def from_config(
         own_head_size=None if head_size * heads == hidden else head_size,
         experts=_experts(config) if kind.experts else None,
         latent=latent,
-        head_norms=kind.head_norms_of(config) == EACH_HEAD,
+        head_norms=kind.find_head_norms(config) == EACH_HEAD,
         biases=config.model_type != "nemotron"
         or bool(config.attention_bias or config.mlp_bias),
         joins_queries=kind.joins_queries,

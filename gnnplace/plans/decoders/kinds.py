@@ -76,7 +76,7 @@ class LayerKind:
             getattr(config, name, value) in (value, None) for name, value in self.unlike
         )
 
-    def head_norms_of(self, config: Configuration) -> str:
+    def find_head_norms(self, config: Configuration) -> str:
         """Return what norms of queries and keys pass, or ""."""
         if self.head_norms_if and not getattr(config, self.head_norms_if, False):
             return ""
@@ -106,7 +106,7 @@ class LayerKind:
         if config.model_type == "falcon":
             num_norms = _falcon_norms(config)
         vectors = num_norms * self.norm_weights * hidden + self.beside * hidden
-        norms_of_heads = self.head_norms_of(config)
+        norms_of_heads = self.find_head_norms(config)
         if norms_of_heads == EACH_HEAD:
             vectors += 2 * head_size
         elif norms_of_heads == ALL_HEADS:

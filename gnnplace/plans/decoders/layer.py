@@ -277,7 +277,7 @@ def adapter_passes(
     forward = 0.0
     backward = 0.0
     weights = 0.0
-    for linear in sizes.adapted_linears(has_experts=has_experts):
+    for linear in sizes.list_adapted_linears(has_experts=has_experts):
         (_, inputs), (outputs, _) = linear.adapter_shapes(rank, shards)
         forward += kernels.products([(tokens, rank, inputs), (tokens, outputs, rank)])
         forward += kernels.stream(ADDED * tokens * outputs) + gap * ADAPTER_LAUNCHES[0]

@@ -21,16 +21,16 @@ from gnnplace.plans.decoders.decoder import (
 from gnnplace.plans.decoders.setting import (
     HALVES,
     PricingSetting,
-    memory_limit_of,
+    find_memory_limit,
+    make_pricing_setting,
     roofline_line,
-    setting_of,
 )
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import priced_spec
-from gnnplace.problem import Cluster, figures, known_kind
+from gnnplace.plans.spec_answers import price_spec
+from gnnplace.problem import Cluster, figures, find_kind
 
 RECOGNISED = "recognised"
 """The source of the sizes of a model of one's own."""
@@ -63,7 +63,7 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
         InputError: If the model has layers that no plan is made for.
     """
     for kind in cluster.kinds:
-        if known_kind(kind) == "cpu":
+        if find_kind(kind) == "cpu":
             return None
     if not isinstance(job.model, str):
         return None
@@ -126,7 +126,7 @@ def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
     return NamedModel(job, row, with_adapters(sizes, job.lora))
 
 
-def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
+def find_named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
     """Return a model of the catalogue as a chain by its sizes, or None if a capture must price it.
 
     Args:
@@ -138,17 +138,17 @@ def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
         return None
     if not all(has_step_constants(kind) for kind in cluster.kinds):
         return None
-    setting = setting_of(
+    setting = make_pricing_setting(
         replace(named.sizes, batch=job.batch or named.sizes.batch),
         cluster,
         precision=job.precision,
         optimizer=job.optimizer,
-        memory_limit=memory_limit_of(cluster),
+        memory_limit=find_memory_limit(cluster),
     )
-    return chain_on(named.row, setting)
+    return build_named_chain(named.row, setting)
 
 
-def chain_of_file(
+def capture_file_chain(
     file: PlanFile, model: str, cluster: Cluster, precision: str
 ) -> Chain:
     """Capture the model of a plan's file with the file's batch and optimizer.
@@ -160,7 +160,7 @@ def chain_of_file(
         precision: The precision to capture in.
     """
     # Captures import torch.
-    from gnnplace.plans.segments.chains import chain_of
+    from gnnplace.plans.segments.chains import capture_chain
 
     job = TrainingJob(
         model,
@@ -170,10 +170,10 @@ def chain_of_file(
         accept_other_loss=True,
     )
     named = find_named(job, cluster)
-    return chain_of(job if named is None else named.job, cluster)
+    return capture_chain(job if named is None else named.job, cluster)
 
 
-def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
+def build_named_chain(row: CatalogueModel, setting: PricingSetting) -> Chain:
     """Return a model of the catalogue as a chain by its sizes.
 
     Args:
@@ -268,7 +268,7 @@ def price_named(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan:
     source = chain.source
     assert isinstance(source, DecoderCosts)
     setting = source.setting
-    priced = plan_of(chain, cluster, priced_spec(setting, spec))
+    priced = plan_of(chain, cluster, price_spec(setting, spec))
     words = {
         "words": str(spec.with_words(batch=spec.batch or setting.decoder.batch)),
         "gradients": spec.gradients or setting.framework.traits.gradients,

@@ -13,16 +13,16 @@ from gnnplace.costs import (
     ConstantSet,
     Framework,
     environment,
+    find_kernels,
     framework,
+    get_network,
     hardware,
-    kernels_of,
-    network_of,
     optimizer_kind,
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.problem import MEMORY, Cluster, figures, known_kind, with_slack
+from gnnplace.problem import MEMORY, Cluster, figures, find_kind, with_slack
 
 ROOFLINE_SPREAD = 1.5
 """Factor of the interval's ends where a roofline prices kernels: the error of `costs.prediction` of
@@ -58,7 +58,7 @@ class PricingSetting:
 
 @dataclass(frozen=True)
 class FrameworkOptions:
-    """Options of a framework. The fields are arguments of `setting_of`, and this one.
+    """Options of a framework. The fields are arguments of `make_pricing_setting`, and this one.
 
     Attributes:
         factored: Sums of rows and columns for each parameter, of matrices of layers and beside.
@@ -72,7 +72,7 @@ class FrameworkOptions:
     factored: tuple[float, float] = (0.0, 0.0)
 
 
-def setting_of(
+def make_pricing_setting(
     decoder: DecoderSizes,
     cluster: Cluster,
     *,
@@ -97,7 +97,7 @@ def setting_of(
     Raises:
         InputError: If a word is unknown, or there are no constants for a kind of device.
     """
-    framework = framework_on(
+    framework = adapt_framework(
         cluster,
         FrameworkOptions(
             name=framework_name or DEFAULT_FRAMEWORK,
@@ -111,7 +111,7 @@ def setting_of(
     return PricingSetting(decoder, cluster, framework)
 
 
-def framework_on(cluster: Cluster, options: FrameworkOptions) -> Framework:
+def adapt_framework(cluster: Cluster, options: FrameworkOptions) -> Framework:
     """Return a framework with the kernels and the network of a cluster.
 
     Args:
@@ -119,14 +119,14 @@ def framework_on(cluster: Cluster, options: FrameworkOptions) -> Framework:
         options: What is asked of the framework.
 
     Raises:
-        InputError: As `setting_of` does.
+        InputError: As `make_pricing_setting` does.
     """
     kinds = {kind: _framework_on(cluster, kind, options) for kind in cluster.kinds}
     slowest = max(kinds.values(), key=lambda one: one.kernels.products([LARGE]))
     if len(kinds) > 1:
         slowest = replace(
             slowest,
-            network=network_of(cluster, slowest.constants),
+            network=get_network(cluster, slowest.constants),
             memory=min(one.memory for one in kinds.values()),
             kinds=kinds,
         )
@@ -140,7 +140,7 @@ def _factored_means(decoder: DecoderSizes) -> tuple[float, float]:
     elements = 0.0
     if decoder.adapters is not None:
         rank = decoder.adapters.rank
-        for linear in decoder.adapted_linears():
+        for linear in decoder.list_adapted_linears():
             for rows, columns in linear.adapter_shapes(rank):
                 sums += rows + columns
                 elements += rows * columns
@@ -170,7 +170,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         options: What is asked of the framework.
 
     Raises:
-        InputError: As `setting_of` does.
+        InputError: As `make_pricing_setting` does.
     """
     if len(cluster.kinds) > 1:
         devices = tuple(device for device in cluster.devices if device.kind == kind)
@@ -199,7 +199,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
             f"{', '.join(HALVES)}"
         )
     optimizer_kind(optimizer)
-    gpu = kernels_of(cluster.kinds[0], PRODUCTS).kind
+    gpu = find_kernels(cluster.kinds[0], PRODUCTS).kind
     # The environment may name the kernel of attention; else the framework chooses it.
     kernel_names = [kernel for kernel in KERNELS if kernel in named]
     if len(kernel_names) > 1:
@@ -209,8 +209,8 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
     if kernel_names:
         attention = kernel_names[0]
     else:
-        attention = traits.attention_on(gpu)
-    kernels = kernels_of(cluster.kinds[0], attention, constants.of("clock", gpu))
+        attention = traits.find_attention(gpu)
+    kernels = find_kernels(cluster.kinds[0], attention, constants.of("clock", gpu))
     if kernels.is_roofline:
         constants = _widened(constants)
     # A device with the memory of a known GPU has what its driver leaves of it.
@@ -225,7 +225,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         precision=precision,
         optimizer=optimizer,
         kernels=kernels,
-        network=network_of(cluster, constants),
+        network=get_network(cluster, constants),
         memory=memory,
         factored=options.factored,
     )
@@ -244,14 +244,14 @@ def _widened(constants: ConstantSet) -> ConstantSet:
 
 def roofline_line(cluster: Cluster) -> str:
     """Format what prices a GPU without constants of a step."""
-    kinds = [kind for kind in cluster.kinds if known_kind(kind) not in GPUS]
+    kinds = [kind for kind in cluster.kinds if find_kind(kind) not in GPUS]
     return (
         f"{', '.join(kinds)}: no step was measured on it: priced by roofline, from its peaks and "
         f"its bandwidth, with an interval {ROOFLINE_SPREAD:g} times as wide each way"
     )
 
 
-def memory_limit_of(cluster: Cluster) -> float | None:
+def find_memory_limit(cluster: Cluster) -> float | None:
     """Return the bytes of a device that are asked for, or None for what the framework leaves.
 
     Headroom "auto" stands for what libraries take, which the framework's own terms price.

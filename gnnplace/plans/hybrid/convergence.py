@@ -27,10 +27,10 @@ Every figure says where it comes from; ``assumed`` means that we chose it and no
   5.1). Epochs and critical batch are assumed.
 * language: One Billion Word, about 0.8 billion words (Jozefowicz et al., 2016, arXiv 1602.02410),
   in texts of 20 words, as their BigLSTM is unrolled. Epochs and critical batch are assumed.
-* tokens (`token_preset`): each token once, the fewest those that are told, by default 20 for each
-  parameter (Hoffmann et al., 2022, arXiv 2203.15556, table 3). The critical batch in tokens is that
-  of Kaplan et al. (2020, arXiv 2001.08361, section 5.1), ``2.1e8 / L^(1/0.21)``, at the loss L that
-  Hoffmann et al. (equation 10) predict for so many parameters N and tokens D,
+* tokens (`make_token_preset`): each token once, the fewest those that are told, by default 20 for
+  each parameter (Hoffmann et al., 2022, arXiv 2203.15556, table 3). The critical batch in tokens is
+  that of Kaplan et al. (2020, arXiv 2001.08361, section 5.1), ``2.1e8 / L^(1/0.21)``, at the loss L
+  that Hoffmann et al. (equation 10) predict for so many parameters N and tokens D,
   ``L = 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28``: both fitted on other data than the user's.
 * any: all assumed.
 """
@@ -194,7 +194,7 @@ PUBLISHED = (
 )
 
 
-def published_gain(model: str) -> PublishedGain | None:
+def find_published_gain(model: str) -> PublishedGain | None:
     """Return the published gain of a zoo model, or None if there is none."""
     name = model.partition("?")[0].removeprefix("zoo:")
     return next((row for row in PUBLISHED if name in row.ours), None)
@@ -242,7 +242,9 @@ PRESETS = {
 }
 
 
-def token_preset(parameters: int, length: int, tokens: float | None = None) -> Preset:
+def make_token_preset(
+    parameters: int, length: int, tokens: float | None = None
+) -> Preset:
     """Return how a language model converges that sees every token once.
 
     Args:
@@ -275,7 +277,7 @@ FAMILIES = {
 }
 
 
-def preset_of(
+def find_preset(
     model: str,
     parameters: int | None = None,
     length: int | None = None,
@@ -287,7 +289,7 @@ def preset_of(
         model: Its zoo or profile name.
         parameters: The number of its parameters, if that is known.
         length: Tokens of an example; None: examples are no rows of tokens.
-        tokens: Tokens that training needs at small batches; None: `token_preset` says it.
+        tokens: Tokens that training needs at small batches; None: `make_token_preset` says it.
 
     Raises:
         InputError: If tokens are said of a model whose examples are none.
@@ -297,7 +299,7 @@ def preset_of(
         if name in members.split(",") and tokens is None:
             return PRESETS[family]
     if parameters is not None and length is not None:
-        return token_preset(parameters, length, tokens)
+        return make_token_preset(parameters, length, tokens)
     if tokens is not None:
         raise InputError(
             f"--tokens: the examples of {model} are no rows of tokens; give --examples"
@@ -360,7 +362,7 @@ class ConvergenceOptions:
             )
 
 
-def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Training:
+def make_training(preset: Preset, options: ConvergenceOptions, batch: int) -> Training:
     """Return what is trained, from a preset and the options that stand for its figures.
 
     Args:

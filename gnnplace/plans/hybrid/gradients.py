@@ -73,7 +73,9 @@ class StepParts:
         return self.alone + self.exposed
 
 
-def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> ReplicaStep:
+def price_placed_step(
+    problem: Problem, result: Result, *, scale: float = 1.0
+) -> ReplicaStep:
     """Return what data parallelism needs to know of the step of a placed problem.
 
     Args:

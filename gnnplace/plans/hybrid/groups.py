@@ -11,22 +11,22 @@ from dataclasses import replace
 import numpy as np
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.answers import given_priced, plan_of
+from gnnplace.plans.answers import plan_of, price_given_draft
 from gnnplace.plans.hybrid.convergence import Training
 from gnnplace.plans.hybrid.gradients import StepParts
 from gnnplace.plans.hybrid.splits import MICROBATCHES, SplitRow, Splitter
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.order.orders import seconds_of_rows
+from gnnplace.plans.order.orders import time_rows
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem import Cluster
 
 
-def grouped_plan(job: TrainingJob, cluster: Cluster, row: SplitRow) -> Plan:
+def plan_groups(job: TrainingJob, cluster: Cluster, row: SplitRow) -> Plan:
     """Return the fastest plan whose groups of devices are pipelines or split the layers.
 
     A plan that fits the memory comes before one that does not.
@@ -39,14 +39,14 @@ def grouped_plan(job: TrainingJob, cluster: Cluster, row: SplitRow) -> Plan:
     Raises:
         InputError: If the batch cannot be cut, or layers are fewer than the devices of a group.
     """
-    chain = chain_of(replace(job, batch=row.global_batch), cluster)
+    chain = capture_chain(replace(job, batch=row.global_batch), cluster)
     size = chain.batch // (row.groups * row.microbatches)
-    plans = priced_groups(chain, cluster, row.groups, row.devices, size)
+    plans = price_groups(chain, cluster, row.groups, row.devices, size)
     fastest = min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time))
     return plan_of(chain, cluster, fastest)
 
 
-def priced_groups(
+def price_groups(
     chain: Chain, cluster: Cluster, groups: int, devices: int, size: int
 ) -> list[Priced]:
     """Price the plans whose groups are pipelines and whose groups split layers, if they can be.
@@ -69,7 +69,7 @@ def priced_groups(
         specs.append(PlanSpec(dp=groups, microbatch_size=size, shards=devices))
     for spec in specs:
         try:
-            plans.append(given_priced(chain, cluster, spec))
+            plans.append(price_given_draft(chain, cluster, spec))
         except InputError as error:
             refused = error
     if not plans:
@@ -131,7 +131,7 @@ class PlanSplitter(Splitter):
             if batch % count:
                 continue
             try:
-                plans = priced_groups(chain, cluster, groups, devices, batch // count)
+                plans = price_groups(chain, cluster, groups, devices, batch // count)
             except InputError as error:
                 reason = str(error)
                 continue
@@ -145,7 +145,7 @@ def step_parts(priced: Priced) -> StepParts:
     """Return the step of a plan with one stage a rank, by what it is spent on."""
     reductions = np.array([cost.reduction for cost in priced.costs])
     seconds = [
-        seconds_of_rows(priced.line, priced.actions, ends.tolist())
+        time_rows(priced.line, priced.actions, ends.tolist())
         for ends in (np.array(priced.ends), np.array(priced.ends) - reductions)
     ]
     exposed = seconds[0] - seconds[1]

@@ -33,10 +33,10 @@ from gnnplace.plans.hybrid.convergence import (
     ConvergenceOptions,
     Preset,
     Training,
-    preset_of,
-    training_of,
+    find_preset,
+    make_training,
 )
-from gnnplace.plans.hybrid.gradients import ReplicaStep, placed_step
+from gnnplace.plans.hybrid.gradients import ReplicaStep, price_placed_step
 from gnnplace.plans.hybrid.splits import (
     MICROBATCHES,
     PlacedSplitter,
@@ -190,7 +190,7 @@ def study_groups(
     if is_problem_file(what):
         problem = read_problem(what)
         name = problem.name
-        preset = preset_of(name)
+        preset = find_preset(name)
         batch = _batch_of_problem(options)
         other_cluster = None if machine == problem.cluster else machine
         ways = [Placing(what, other_cluster, options, progress)]
@@ -203,7 +203,7 @@ def study_groups(
         if not options.runnable:
             ways += _placings(job, planned, machine, options, progress)
     # Every way of sharing a group's step has a table of its own, with the same epochs.
-    training = training_of(preset, options, batch)
+    training = make_training(preset, options, batch)
     convergence = training.convergence
     fabric = MeshFabric(machine, table)
     examples_origin = f"preset {preset.name!r}: {preset.examples_source}"
@@ -265,12 +265,12 @@ def _planned(
     what: str, machine: Cluster, options: HybridOptions, progress: Progress
 ) -> tuple[TrainingJob, PlannedSteps]:
     """Capture a model, and return what is trained and its steps as plans of layers have them."""
-    from gnnplace.plans.handover import sized_name
+    from gnnplace.plans.handover import name_with_batch
     from gnnplace.plans.hybrid.groups import PlannedSteps
-    from gnnplace.plans.segments.chains import chain_of
+    from gnnplace.plans.segments.chains import capture_chain
 
     if options.batch is not None:
-        what = sized_name(what, options.batch)
+        what = name_with_batch(what, options.batch)
     job = TrainingJob(
         what,
         precision=options.precision,
@@ -278,7 +278,7 @@ def _planned(
         accept_other_loss=options.accept_other_loss,
     )
     progress(CAPTURING)
-    return job, PlannedSteps(chain_of(job, machine))
+    return job, PlannedSteps(capture_chain(job, machine))
 
 
 def _preset_of_model(
@@ -290,7 +290,7 @@ def _preset_of_model(
     if chain.inputs:
         _, shape, dtype = chain.inputs[0]
         length = row_length(shape, dtype)
-    return preset_of(what, chain.parameters, length, options.tokens)
+    return find_preset(what, chain.parameters, length, options.tokens)
 
 
 def _placings(
@@ -427,7 +427,7 @@ class Placing:
                     scale = count
                 else:
                     scale = 1
-                results.append(placed_step(part, result, scale=scale))
+                results.append(price_placed_step(part, result, scale=scale))
             except InfeasibleError as reason:
                 error = reason
         if not results:

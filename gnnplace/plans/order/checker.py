@@ -33,9 +33,9 @@ from gnnplace.plans.order.rows import (
     SEND_B,
     SEND_F,
     Row,
+    find_needed_passes,
     is_done,
     message_after,
-    needed_by,
 )
 
 SENT = {RECV_F: (-1, SEND_F), RECV_B: (1, SEND_B)}
@@ -287,7 +287,7 @@ def _before(action: Action, ranks: Sequence[int]) -> list[Action]:
     if kind == SEND_B:
         return [Action(stage, INPUT, m)]
     preceding = []
-    for needed in needed_by(action, len(ranks)):
+    for needed in find_needed_passes(action, len(ranks)):
         if ranks[needed.chunk] == ranks[stage]:
             preceding.append(needed)
         else:

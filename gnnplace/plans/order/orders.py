@@ -167,7 +167,7 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
     if schedule == "gpipe":
         return (microbatches,) * chunks
     if schedule == ZBV and chunks > ranks:
-        rows = fixed_rows(ZBV, ranks, chunks, microbatches)
+        rows = make_fixed_rows(ZBV, ranks, chunks, microbatches)
         counts = most_in_flight(rows.rows, rows.length, rows.apart, chunks)
         return tuple(counts.tolist())
     num_chunks = chunks // ranks
@@ -231,7 +231,7 @@ class ActionRows(NamedTuple):
         return tuple(orders)
 
 
-def rows_of_orders(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRows:
+def make_order_rows(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRows:
     """Return tuples of actions as arrays.
 
     Args:
@@ -249,7 +249,7 @@ def rows_of_orders(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRow
     return ActionRows(rows, length, apart)
 
 
-def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
+def make_list_rows(line: Pipeline, listed_actions: LongArray) -> ActionRows:
     """Return the actions that `listed` made, by rank.
 
     Args:
@@ -276,7 +276,7 @@ def is_listed(schedule: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def fixed_rows(
+def make_fixed_rows(
     schedule: str, ranks: int, chunks: int, microbatches: int, group: int | None = None
 ) -> ActionRows:
     """Return the actions of a schedule that does not depend on times.
@@ -307,7 +307,7 @@ def fixed_rows(
 
 def one_by_one(ranks: int, microbatches: int) -> Orders:
     """Return 1F1B's order: passes in turns, after P - rank - 1 forward passes."""
-    return fixed_rows("1f1b", ranks, ranks, microbatches).orders()
+    return make_fixed_rows("1f1b", ranks, ranks, microbatches).orders()
 
 
 def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> ActionRows:
@@ -325,19 +325,17 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
         InputError: Interleaved where M is no multiple of P.
     """
     if is_apart(schedule) and (schedule != ZBV or line.ranks == 1):
-        return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
+        return make_list_rows(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
     ranks = line.ranks
     count = line.microbatches
     group = None
     if allows_rest:
         groups = range(ranks, count + 1)
         group = next((n for n in groups if not 0 < count % n < ranks), None)
-    return fixed_rows(schedule, ranks, len(line.rank), count, group)
+    return make_fixed_rows(schedule, ranks, len(line.rank), count, group)
 
 
-def seconds_of_rows(
-    line: Pipeline, actions: ActionRows, ends: Sequence[float]
-) -> float:
+def time_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) -> float:
     """Return the step time of given actions, as the simulator has it where nothing blocks.
 
     Args:

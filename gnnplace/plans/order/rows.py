@@ -73,7 +73,7 @@ def _action(word: str, where: str) -> Action:
     return Action(int(match[1]), match[2], int(match[3]))
 
 
-def passes_in(row: Sequence[str]) -> Iterator[Action]:
+def iterate_passes(row: Sequence[str]) -> Iterator[Action]:
     """Return an iterator over the passes among a row's words; messages are left out."""
     matches = (WORD.fullmatch(word) for word in row)
     return (
@@ -98,7 +98,7 @@ def message_after(action: Action, ranks: Sequence[int]) -> StageMessage | None:
     return None
 
 
-def needed_by(action: Action, stages: int) -> tuple[Action, ...]:
+def find_needed_passes(action: Action, stages: int) -> tuple[Action, ...]:
     """Return the passes that must be done before one, whichever rows they stand in.
 
     A backward pass needs its own forward pass, and I or B of the next stage.
@@ -195,7 +195,7 @@ def _next(
     if place == len(row):
         return None
     action = row[place]
-    if all(is_done(x, done) for x in needed_by(action, stages)):
+    if all(is_done(x, done) for x in find_needed_passes(action, stages)):
         return action
     return None
 

@@ -53,7 +53,7 @@ GRAIN = 1e-3  # of the grid of steps, whose logarithms are its multiples
 SCALES = 8  # halvings of the price of a byte, where bytes count as often as they are in flight
 
 
-def bounds_of(spaces: Sequence[Space], high: float) -> tuple[float, float]:
+def bound_steps(spaces: Sequence[Space], high: float) -> tuple[float, float]:
     """Return lower bounds on the step of all plans, and of plans with one stage a rank.
 
     Args:

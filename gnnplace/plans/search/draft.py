@@ -23,13 +23,13 @@ from gnnplace.plans.order.orders import (
     is_apart,
     limits,
     listed_by,
+    make_list_rows,
+    make_order_rows,
     most_in_flight,
     peak_saved,
     rows_of,
-    rows_of_list,
-    rows_of_orders,
-    seconds_of_rows,
     stage_ranks,
+    time_rows,
 )
 from gnnplace.plans.order.timing import Timing, timed
 from gnnplace.plans.plan import MemoryParts
@@ -151,13 +151,13 @@ class Priced:
         return rank, over[rank]
 
 
-def lack_of(pricer: Pricer, draft: Draft) -> float:
+def compute_lack(pricer: Pricer, draft: Draft) -> float:
     """Return the most bytes that a rank lacks with all that may be in flight; 0 or less if all fit.
 
     They are inf where the model cannot be cut as the draft says.
     """
     lacks = []
-    for rank, mesh in enumerate(meshes_of(draft)):
+    for rank, mesh in enumerate(list_meshes(draft)):
         chunks = [c for c, r in enumerate(draft.ranks) if r == rank]
         used = pricer.held(
             [draft.stages[c] for c in chunks], [draft.limit[c] for c in chunks]
@@ -166,7 +166,7 @@ def lack_of(pricer: Pricer, draft: Draft) -> float:
     return max(lacks)
 
 
-def meshes_of(draft: Draft) -> list[Mesh]:
+def list_meshes(draft: Draft) -> list[Mesh]:
     """Return the mesh of every rank. [P]"""
     ranks = draft.ranks
     return [draft.stages[ranks.index(p)].mesh for p in range(max(ranks) + 1)]
@@ -195,7 +195,7 @@ def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
     """
     limit, ranks = draft.limit, draft.ranks
     stages = list(draft.stages)
-    for rank, mesh in enumerate(meshes_of(draft)):
+    for rank, mesh in enumerate(list_meshes(draft)):
         chunks = [c for c, r in enumerate(ranks) if r == rank]
         memory = pricer.usable_memory(mesh)
         zeros = (1, 2, 3) if zero else (draft.stages[chunks[0]].zero,)
@@ -219,7 +219,7 @@ def rank_parts(priced: Priced, rank: int) -> MemoryParts:
     memory = rank_bytes(priced)[rank]
     saved = priced.saved[rank]
     cluster = priced.pricer.fabric.cluster
-    device = cluster.devices[meshes_of(priced.draft)[rank].first]
+    device = cluster.devices[list_meshes(priced.draft)[rank].first]
     slack = memory.reserved - memory.allocated
     usable = priced.memory[rank]
     # The memory of libraries is reserved on the device.
@@ -255,22 +255,22 @@ def realized(
     if len(costs) < len(stage_costs):
         return None
     line = pipeline(pricer, draft, costs)
-    ends = ends_of(pricer, draft, costs)
+    ends = compute_rank_ends(pricer, draft, costs)
     if orders is not None:
-        actions = rows_of_orders(orders, line.apart)
-        seconds = seconds_of_rows(line, actions, ends)
+        actions = make_order_rows(orders, line.apart)
+        seconds = time_rows(line, actions, ends)
     elif draft.rules is not None:
         seconds, actions_in_time = listed_by(line, draft.rules, ends)
-        actions = rows_of_list(line, actions_in_time)
+        actions = make_list_rows(line, actions_in_time)
     else:
         actions = rows_of(draft.schedule, line, allows_rest=pricer.allows_rest)
-        seconds = seconds_of_rows(line, actions, ends)
+        seconds = time_rows(line, actions, ends)
     seconds += pricer.step_seconds(draft)
-    memory = tuple(pricer.usable_memory(mesh) for mesh in meshes_of(draft))
+    memory = tuple(pricer.usable_memory(mesh) for mesh in list_meshes(draft))
     return Priced(draft, costs, line, actions, ends, seconds, memory, pricer)
 
 
-def ends_of(
+def compute_rank_ends(
     pricer: Pricer, draft: Draft, costs: Sequence[StageCost]
 ) -> tuple[float, ...]:
     """Return the seconds of every rank after its last pass. [P]"""
@@ -315,7 +315,7 @@ def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
         ranks = sorted({draft.ranks[c] for c in stages})
         if len(ranks) < 2:
             continue
-        meshes = meshes_of(draft)
+        meshes = list_meshes(draft)
         holding = [meshes[p] for p in ranks]
         shards = min(draft.stages[c].mesh.shards for c in stages)
         num_devices = meshes[0].count * len(meshes)

@@ -1,13 +1,13 @@
 """Drafts of plans for one size of micro-batches, with the step time of a formula.
 
-1. For every equal mesh r x t and number of stages: cuts by `partition.even_cuts`.
+1. For every equal mesh r x t and number of stages: cuts by `partition.cut_even_stages`.
 2. On clusters of up to `MIXED` devices: sequences of different meshes, by `partition.best_meshes`,
    for a few limits on the largest stage.
 
 The formula is that of 1F1B: sum of stages + (M - 1) largest stage + the largest end.
 
-There are also the plans that people use without a joint search (`baselines_of`), at the planner's
-prices:
+There are also the plans that people use without a joint search (`draft_baselines`), at the
+planner's prices:
 
 * `ddp`, `zero-1`, `zero-2`, `zero-3`: every device a replica of the whole model;
 * `megatron`: shards inside a server, equal stages of as many segments, replicas the rest, 1F1B
@@ -48,7 +48,7 @@ from gnnplace.plans.search.space import (
     MIXED,
     MeshKind,
     Space,
-    devices_of_server,
+    count_server_devices,
 )
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import FASTEST
@@ -72,14 +72,14 @@ Row = Sequence[tuple[int, MeshKind, int]]
 """First segment, mesh and first device of every stage."""
 
 
-def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
+def draft_size(space: Space, *, runnable: bool = False) -> list[Timed]:
     """Return drafts for one size of micro-batches, with the formula's seconds.
 
     Args:
         space: The meshes, and what segments take on each.
         runnable: Whether all stages must have the same number of replicas, as a run needs it.
     """
-    drafts = list(even_drafts(space))
+    drafts = list(draft_evenly(space))
     count = space.pricer.fabric.cluster.num_devices
     if not 1 < count <= MIXED:
         return drafts
@@ -97,7 +97,7 @@ def has_like_replicas(draft: Draft) -> bool:
     return len({stage.mesh.replicas for stage in draft.stages}) == 1
 
 
-def even_drafts(space: Space) -> Iterator[Timed]:
+def draft_evenly(space: Space) -> Iterator[Timed]:
     """Yield drafts of stages on equal meshes, for every kind of mesh and number of stages.
 
     On unlike devices there are none. On more than `MIXED` devices, stages use more than half of
@@ -114,12 +114,12 @@ def even_drafts(space: Space) -> Iterator[Timed]:
         for stages in range(1, deepest + 1):
             if 2 * stages * num_devices <= count and count > MIXED:
                 continue
-            draft = even_draft(space, shape, stages)
+            draft = draft_even_stages(space, shape, stages)
             if draft is not None:
                 yield draft
 
 
-def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
+def draft_even_stages(space: Space, shape: MeshKind, stages: int) -> Timed | None:
     """Return a draft of `stages` stages on equal meshes whose largest stage is least.
 
     None if nothing fits.
@@ -128,12 +128,12 @@ def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
     if table is None:
         return None
     flying = np.array(limits("1f1b", stages, space.microbatches), dtype=np.int64)
-    largest, cuts = partition.even_cuts(
+    largest, cuts = partition.cut_even_stages(
         table.sums, float(table.memory), flying, PRECISION
     )
     if not np.isfinite(largest):
         return None
-    return draft_of(
+    return draft_stages(
         space, [(int(cut), shape, k * shape.devices) for k, cut in enumerate(cuts)]
     )
 
@@ -145,10 +145,10 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
         space: The meshes, and what segments take on each.
         best: Seconds of a known step. A stage need not take longer than its share of it.
     """
-    choices = choices_of(space)
+    choices = list_choices(space)
     if choices is not None:
         for stages in stages_by_largest(choices, space.microbatches, best):
-            yield draft_of(space, _rows(space, stages))
+            yield draft_stages(space, _rows(space, stages))
 
 
 def _rows(space: Space, stages: LongArray) -> Row:
@@ -226,7 +226,7 @@ class MeshChoices:
         return np.array(seconds)
 
 
-def choices_of(space: Space) -> MeshChoices | None:
+def list_choices(space: Space) -> MeshChoices | None:
     """Return the distinct tables of a space, and which of them each mesh has at each device.
 
     None if no mesh has one.
@@ -290,9 +290,7 @@ def stages_by_largest(
         yield stages
 
 
-def stages_of_least_step(
-    choices: MeshChoices, microbatches: int
-) -> Iterator[LongArray]:
+def cut_for_least_step(choices: MeshChoices, microbatches: int) -> Iterator[LongArray]:
     """Yield stages, among them those with the least sum of stages + (M - 1) slowest stage.
 
     That is the least to `PRECISION`. The slowest stage of one answer, less `PRECISION`, is the
@@ -325,9 +323,7 @@ def stages_of_least_step(
         largest = (1 - PRECISION) * float(seconds.max())
 
 
-def stages_of_least_largest(
-    choices: MeshChoices, microbatches: int
-) -> LongArray | None:
+def cut_for_least_largest(choices: MeshChoices, microbatches: int) -> LongArray | None:
     """Return the stages of which the slowest is least, to `PRECISION`; None if nothing fits.
 
     A stage takes its seconds of a micro-batch and a micro-batch's share of its end of the step. The
@@ -355,7 +351,7 @@ def stages_of_least_largest(
     return best
 
 
-def draft_of(space: Space, meshes: Row) -> Timed:
+def draft_stages(space: Space, meshes: Row) -> Timed:
     """Return a draft of stages, and the seconds that the formula of 1F1B gives it.
 
     Args:
@@ -384,7 +380,7 @@ def draft_of(space: Space, meshes: Row) -> Timed:
     return total, Draft(space.pricer.size, space.microbatches, "1f1b", tuple(stages))
 
 
-def baselines_of(space: Space) -> dict[str, list[Timed]]:
+def draft_baselines(space: Space) -> dict[str, list[Timed]]:
     """Return every baseline's drafts for one size of micro-batches, with the formula's seconds."""
     baselines = {
         name: list(_replicas(space, zero)) for zero, name in enumerate(BASELINES[:4])
@@ -402,13 +398,13 @@ def _replicas(space: Space, zero: int) -> Iterator[Timed]:
     count = space.pricer.fabric.cluster.num_devices
     shape = MeshKind(count, 1, zero if count > 1 else 0)
     if space.pricer.size % count == 0 and space.table(shape) is not None:
-        yield draft_of(space, [(0, shape, 0)])
+        yield draft_stages(space, [(0, shape, 0)])
 
 
 def _uniform(space: Space) -> Iterator[Timed]:
     count = space.pricer.fabric.cluster.num_devices
     segments = len(space.pricer.chain)
-    server_devices = devices_of_server(space.pricer.fabric)
+    server_devices = count_server_devices(space.pricer.fabric)
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= server_devices):
         for stages in range(1, min(count // shards, segments) + 1):
             replicas, remainder = divmod(count, shards * stages)
@@ -417,14 +413,14 @@ def _uniform(space: Space) -> Iterator[Timed]:
             if remainder or space.pricer.size % replicas or space.table(shape) is None:
                 continue
             cuts = [round(k * segments / stages) for k in range(stages)]
-            yield draft_of(
+            yield draft_stages(
                 space, [(cut, shape, k * shape.devices) for k, cut in enumerate(cuts)]
             )
 
 
 def _chain(space: Space) -> Iterator[Timed]:
     stages = min(space.pricer.fabric.cluster.num_devices, len(space.pricer.chain))
-    draft = even_draft(space, MeshKind(1, 1, 0), stages)
+    draft = draft_even_stages(space, MeshKind(1, 1, 0), stages)
     if draft is not None:
         yield draft
 
@@ -435,10 +431,10 @@ def _alpa(space: Space) -> Iterator[Timed]:
         s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1)
     )
     powers = Space(space.pricer, space.microbatches, shapes)
-    choices = choices_of(powers)
+    choices = list_choices(powers)
     if choices is not None:
-        for stages in stages_of_least_step(choices, space.microbatches):
-            yield draft_of(powers, _rows(powers, stages))
+        for stages in cut_for_least_step(choices, space.microbatches):
+            yield draft_stages(powers, _rows(powers, stages))
 
 
 def _pipedream(space: Space) -> Iterator[Timed]:
@@ -448,12 +444,12 @@ def _pipedream(space: Space) -> Iterator[Timed]:
     replicated = Space(
         space.pricer, space.microbatches, tuple(MeshKind(r, 1, 0) for r in sizes)
     )
-    choices = choices_of(replicated)
+    choices = list_choices(replicated)
     if choices is None or not 1 < count <= MIXED:
         return
-    stages = stages_of_least_largest(choices, space.microbatches)
+    stages = cut_for_least_largest(choices, space.microbatches)
     if stages is not None:
-        yield draft_of(replicated, _rows(replicated, stages))
+        yield draft_stages(replicated, _rows(replicated, stages))
 
 
 def fastest(found: list[Timed], few: int) -> list[Draft]:

@@ -12,8 +12,8 @@ micro-batches in flight takes
 and is impossible if lack exceeds freed: recomputing a share of the segments frees that share of the
 bytes. (In the end `Pricer.fitted` picks whole segments for the chosen stages.)
 
-* `even_cuts` minimises the largest stage on equal meshes, by bisection on its seconds: from the
-  end, each stage takes as many segments as fit. O(S log L log(1 / precision)).
+* `cut_even_stages` minimises the largest stage on equal meshes, by bisection on its seconds: from
+  the end, each stage takes as many segments as fit. O(S log L log(1 / precision)).
 * `best_meshes` minimises the sum of stages + (M - 1) largest stage over sequences of any meshes. A
   dynamic programme over (stages to come, first segment, devices left) is solved for each of a few
   limits on the largest stage. O(S L^2 D O) for O meshes. It is Alpa's (Zheng et al., 2022, arXiv
@@ -97,7 +97,7 @@ def stage_seconds(
 
 
 @numba.njit(cache=True)
-def even_cuts(
+def cut_even_stages(
     sums: FloatArray, memory: float, flying: LongArray, least: float
 ) -> tuple[float, LongArray]:
     """Cut a chain into as many stages as `flying` has entries, all on equal meshes.

@@ -120,7 +120,7 @@ def rows_of(
     chain = pricer.chain
     costs = sums.costs
     parameters = costs.parameters.copy()
-    for tied, elements in zip(chain.tied, chain.tied_in(costs), strict=True):
+    for tied, elements in zip(chain.tied, chain.count_tied(costs), strict=True):
         repeated = list(tied.segments[1:])
         parameters[repeated] -= elements[repeated]
     parameters = np.maximum(parameters, 0.0)

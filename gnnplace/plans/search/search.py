@@ -33,18 +33,18 @@ import numpy as np
 from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, listed_by
-from gnnplace.plans.search.bound import bounds_of
+from gnnplace.plans.search.bound import bound_steps
 from gnnplace.plans.search.draft import Draft, Priced, fitted, realized
 from gnnplace.plans.search.drafts import (
     Timed,
-    baselines_of,
-    drafts_of,
-    even_drafts,
+    draft_baselines,
+    draft_evenly,
+    draft_size,
     fastest,
     has_like_replicas,
 )
 from gnnplace.plans.search.framework_pricing import pricer_of
-from gnnplace.plans.search.space import Space, micro_batch_sizes, space_of
+from gnnplace.plans.search.space import Space, micro_batch_sizes, price_space
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.problem import Cluster
@@ -127,10 +127,10 @@ def search(
     for size in sorted({*searched, *every}, reverse=True):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
-        space = space_of(pricer_of(chain, fabric, size), chain.batch // size)
+        space = price_space(pricer_of(chain, fabric, size), chain.batch // size)
         if size in searched:
-            drafts += drafts_of(space, runnable=options.runnable)
-        for name, named_drafts in baselines_of(space).items():
+            drafts += draft_size(space, runnable=options.runnable)
+        for name, named_drafts in draft_baselines(space).items():
             drafts_by_name[name] += [
                 x
                 for x in named_drafts
@@ -151,7 +151,7 @@ def search(
     if best:
         # Seconds that every step takes are in no segment.
         step_seconds = best[0].pricer.step_seconds(best[0].draft)
-        bound, bound_of_one = bounds_of(spaces, best[0].step_time - step_seconds)
+        bound, bound_of_one = bound_steps(spaces, best[0].step_time - step_seconds)
         bounds = bound + step_seconds, bound_of_one + step_seconds
     seconds = time.monotonic() - started
     return FoundPlans(tuple(best), *bounds, len(drafts), seconds, baselines)
@@ -180,8 +180,8 @@ def _fastest_sizes(chain: Chain, fabric: MeshFabric, sizes: Sequence[int]) -> li
     ranked: list[tuple[float, int]] = []
     for size in sizes:
         pricer = pricer_of(chain, fabric, size)
-        space = space_of(pricer, chain.batch // size, has_shards=False)
-        seconds = min((draft[0] for draft in even_drafts(space)), default=np.inf)
+        space = price_space(pricer, chain.batch // size, has_shards=False)
+        seconds = min((draft[0] for draft in draft_evenly(space)), default=np.inf)
         ranked.append((seconds, size))
     return [size for _, size in sorted(ranked)[:FEW_SIZES]]
 

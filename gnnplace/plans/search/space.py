@@ -32,8 +32,8 @@ from gnnplace.plans.segments.chain import (
     MICROBATCHES,
     WEIGHTS,
     SplitChoice,
-    divisors_of,
     is_captured,
+    list_divisors,
 )
 
 MIXED = 16  # devices up to which stages may have unlike meshes
@@ -160,7 +160,7 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     return partition.Tables(sums, np.array(pricer.usable_memory(mesh)), end)
 
 
-def space_of(pricer: Pricer, microbatches: int, *, has_shards: bool = True) -> Space:
+def price_space(pricer: Pricer, microbatches: int, *, has_shards: bool = True) -> Space:
     """Return all meshes for micro-batches of one size, priced.
 
     Args:
@@ -169,7 +169,7 @@ def space_of(pricer: Pricer, microbatches: int, *, has_shards: bool = True) -> S
         has_shards: Whether layers may be split over shards, which takes most of the time.
     """
     count, size = pricer.fabric.cluster.num_devices, pricer.size
-    most_shards, source = devices_of_server(pricer.fabric), pricer.chain.source
+    most_shards, source = count_server_devices(pricer.fabric), pricer.chain.source
     experts = source.experts if is_captured(source) else 0
     most_shards *= SERVERS if experts > 1 else 1
     if not has_shards:
@@ -185,7 +185,9 @@ def space_of(pricer: Pricer, microbatches: int, *, has_shards: bool = True) -> S
                 and count % (replicas * shards)
             ):
                 continue
-            for outer, choice, summed in menu_of(pricer, replicas, shards, experts):
+            for outer, choice, summed in find_split_menu(
+                pricer, replicas, shards, experts
+            ):
                 zeros = ZEROS if replicas > 1 or "examples" in choice.border else (1,)
                 zeros = zeros if summed or replicas > 1 else (0,)
                 shapes += [
@@ -197,7 +199,7 @@ def space_of(pricer: Pricer, microbatches: int, *, has_shards: bool = True) -> S
     return space
 
 
-def menu_of(
+def find_split_menu(
     pricer: Pricer, replicas: int, shards: int, experts: int
 ) -> list[tuple[int, SplitChoice, bool]]:
     """Return the splits over shards of which none is better than another in everything.
@@ -224,7 +226,7 @@ def menu_of(
     if shards == 1:
         return [(1, FASTEST, False)]
     plain: SegmentSums | None = None
-    if shards <= devices_of_server(pricer.fabric) and pricer.chain.framework is None:
+    if shards <= count_server_devices(pricer.fabric) and pricer.chain.framework is None:
         plain = pricer.sums(mesh)
     for outer, choice in _choices(pricer, mesh, plain, experts):
         sums = pricer.sums(replace(mesh, outer=outer), choice=choice)
@@ -267,7 +269,7 @@ def _choices(
         experts: Parts that the model's experts can be cut into; 0 if it has none.
     """
     server, shards, imbalance = (
-        devices_of_server(pricer.fabric),
+        count_server_devices(pricer.fabric),
         mesh.shards,
         1.0 / MANY,
     )
@@ -335,7 +337,7 @@ def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
                 )
 
 
-def devices_of_server(fabric: MeshFabric) -> int:
+def count_server_devices(fabric: MeshFabric) -> int:
     """Return the devices of the smallest server, within which shards stay."""
     counts = np.bincount(np.array(fabric.server, dtype=np.int64))
     return (
@@ -347,7 +349,7 @@ def devices_of_server(fabric: MeshFabric) -> int:
 
 def micro_batch_sizes(batch: int) -> list[int]:
     """Return at most `SIZES` divisors of a batch, spread evenly by logarithm, the largest first."""
-    divisors = [d for d in divisors_of(batch) if batch // d <= MICROBATCHES]
+    divisors = [d for d in list_divisors(batch) if batch // d <= MICROBATCHES]
     if len(divisors) <= SIZES:
         return divisors[::-1]
     wanted = np.geomspace(divisors[0], batch, SIZES)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gnnplace.plans.search.draft import Draft, meshes_of, realized
+from gnnplace.plans.search.draft import Draft, list_meshes, realized
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import SplitChoice
 
@@ -42,7 +42,7 @@ def with_splits(
     split_stages = []
     for number, choice in enumerate(choices):
         stages = list(draft.stages)
-        for rank, mesh in enumerate(meshes_of(draft)):
+        for rank, mesh in enumerate(list_meshes(draft)):
             chunks = [c for c, r in enumerate(ranks) if r == rank]
             if mesh.shards == 1:
                 continue

@@ -229,7 +229,9 @@ Owners = tuple[FloatArray, Sequence[int], int]
 """Elements of parameters, devices that add up their gradients, and how many such groups."""
 
 
-def owners_of(parameters: FloatArray, summed: FloatArray, mesh: Mesh) -> list[Owners]:
+def group_by_owner(
+    parameters: FloatArray, summed: FloatArray, mesh: Mesh
+) -> list[Owners]:
     """Return parameters by who adds up their gradients: replicas, and shards that have copies.
 
     Args:
@@ -347,7 +349,7 @@ class Pricer:
         if key not in self._sums:
             costs = self.chain.costs(*key)
             self._sums[key] = (
-                None if costs is None else sums_of(costs, self.chain.tied_in(costs))
+                None if costs is None else sums_of(costs, self.chain.count_tied(costs))
             )
         return self._sums[key]
 
@@ -383,7 +385,7 @@ class Pricer:
         # Elements of tied parameters count once for the update and the exchanges.
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, sums)
-        owned = owners_of(
+        owned = group_by_owner(
             np.array(parameters), np.minimum(summed, parameters), stage.mesh
         )
         exchanged = [
@@ -530,7 +532,7 @@ class Pricer:
             least: See `exchanged`.
         """
         rates = np.zeros((4, len(parameters)))
-        for elements, group, alike in owners_of(
+        for elements, group, alike in group_by_owner(
             parameters, np.minimum(costs.summed, parameters), mesh
         ):
             every = max(float(elements.sum()), 1.0)

@@ -41,8 +41,8 @@ from gnnplace.plans.segments.blocks import (
     RESIDUAL,
     Block,
     BlockFinder,
-    blocks_of,
-    joined_modules,
+    find_blocks,
+    join_modules,
     module_pattern,
 )
 from gnnplace.plans.segments.chain import FASTEST, Basis, SegmentCosts, SplitChoice
@@ -52,9 +52,9 @@ from gnnplace.plans.segments.recording import PaperShare, Recorded
 from gnnplace.sharding import (
     Configuration,
     LayerGraph,
+    count_parts,
     made_layout,
     parts_in,
-    parts_of,
     read_layout,
 )
 from gnnplace.tracing import PARAMETER, local_shape
@@ -199,8 +199,8 @@ class BlockCosts(ModelCosts):
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Return the blocks of the model; what is fused of one module is one block."""
-        blocks = blocks_of(self.layers, self.cuts)
-        return joined_modules(blocks) if self.is_fused else blocks
+        blocks = find_blocks(self.layers, self.cuts)
+        return join_modules(blocks) if self.is_fused else blocks
 
     @property
     def has_recognised_layers(self) -> bool:
@@ -282,7 +282,7 @@ class BlockCosts(ModelCosts):
         index = self._block_of.get(call)
         seconds = BlockSeconds(*(time.kernels for time in captured.times))
         if index is not None and not self.is_as_captured(self.blocks[index]):
-            block, counts = self.blocks[index], parts_of(split, grid[0])
+            block, counts = self.blocks[index], count_parts(split, grid[0])
             examples = self.batch // grid[1]
             if block.kind == PRODUCT:
                 framework = self._framework_on(kind)
@@ -322,7 +322,7 @@ class BlockCosts(ModelCosts):
         key = index, kind, examples
         if key not in self._captured:
             block = self.blocks[index]
-            self._captured[key] = self.captured_seconds(block, kind, examples)
+            self._captured[key] = self.sum_captured_seconds(block, kind, examples)
         block_seconds = self._captured[key]
         return BlockSeconds(
             *(
@@ -393,7 +393,9 @@ class BlockCosts(ModelCosts):
         backward = gap * framework.constants[f"{kind}_launches_backward"]
         return BlockSeconds(forward, backward, backward)
 
-    def captured_seconds(self, block: Block, kind: str, examples: int) -> BlockSeconds:
+    def sum_captured_seconds(
+        self, block: Block, kind: str, examples: int
+    ) -> BlockSeconds:
         """Return the seconds of a block's kernels as they were captured, on one device."""
         grid = ((1,), self.batch // examples)
         parts = [
@@ -469,14 +471,14 @@ class BlockCosts(ModelCosts):
         calls, values = self.layers.calls.calls, self.layers.calls.values
         columns = inner = 0
         for k in block.calls:
-            matrix = self.finder.matrix_of(k)
+            matrix = self.finder.find_matrix(k)
             assert matrix is not None
             outputs, inputs = values[matrix].shape
             if calls[k].kind != "linear":  # addmm has a column an output
                 outputs, inputs = inputs, outputs
             columns += outputs
             inner = inputs
-        rows = self._elements(self.finder.stream_of(block.calls[0])) / inner
+        rows = self._elements(self.finder.find_stream(block.calls[0])) / inner
         return rows, columns, inner
 
     def _product_seconds(
@@ -494,7 +496,7 @@ class BlockCosts(ModelCosts):
         rows, columns, inner = shape
         activations = kernels.products([(rows, inner, columns)])
         gradients = activations
-        matrix = self.finder.matrix_of(block.calls[0])
+        matrix = self.finder.find_matrix(block.calls[0])
         assert matrix is not None
         if self.layers.calls.values[self.finder.root(matrix)].gradient:
             gradients += kernels.products([(columns, inner, rows)])
@@ -519,7 +521,7 @@ class BlockCosts(ModelCosts):
         """
         rule, values = self.layers.rules[call], self.layers.calls.values
         graph_call, share = self.layers.calls.calls[call], PaperShare(counts)
-        stream, matrix = self.finder.stream_of(call), self.finder.matrix_of(call)
+        stream, matrix = self.finder.find_stream(call), self.finder.find_matrix(call)
         labels = dict(zip(graph_call.reads, rule.reads, strict=True))
         assert matrix is not None
         local = local_shape(labels[matrix], values[matrix].shape, share)
@@ -592,7 +594,7 @@ class BlockCosts(ModelCosts):
         forward = kernels.products(shapes)
         backward = kernels.products([(m, k, n) for m, n, k in shapes])
         backward += kernels.products([(n, k, m) for m, n, k in shapes])
-        heads = self.finder.heads_of(block.calls[0])
+        heads = self.finder.find_num_heads(block.calls[0])
         attention = kernels.attend(rows, length, width, width // heads)
         if not block.is_causal:
             attention *= 2.0
@@ -901,7 +903,7 @@ class BlockCosts(ModelCosts):
         """Return a call's kernels with the bytes that its block keeps inside."""
         if self._is_call_as_captured(call):
             return recorded
-        shards = math.prod(parts_of(split, grid[0]).values())
+        shards = math.prod(count_parts(split, grid[0]).values())
         inner = self._kept_by_call[call].inner / grid[1] / shards
         return replace(recorded, inner=inner)
 
@@ -914,7 +916,7 @@ class BlockCosts(ModelCosts):
         """
         constants, calls = self.framework.constants, self.layers.calls.calls
         if block.kind == PRODUCT:
-            return [self.finder.stream_of(block.calls[0])], 0.0
+            return [self.finder.find_stream(block.calls[0])], 0.0
         if block.kind == ATTENTION:
             first, last = calls[block.calls[0]], calls[block.calls[-1]]
             values = first.reads[2] if len(block.calls) == 1 else last.reads[1]
@@ -923,7 +925,7 @@ class BlockCosts(ModelCosts):
             return [*tensors, last.results[0]], 4.0 * rows * scale
         if block.kind == MULTIHEAD:
             rows, keys, _, width, _ = self._multihead_sizes(block)
-            heads = self.finder.heads_of(block.calls[0])
+            heads = self.finder.find_num_heads(block.calls[0])
             # Queries, keys and values, and what attention returns; the input is a tensor of others.
             inner_bytes = (
                 HALF_BYTES * width * (2 * rows + 2 * keys) + 4.0 * rows * heads
@@ -971,7 +973,7 @@ class BlockCosts(ModelCosts):
         # Fused, what a module writes out is one block.
         alternative = self.fused()
         fused = sum(
-            alternative.captured_seconds(block, kind, examples).total
+            alternative.sum_captured_seconds(block, kind, examples).total
             if alternative.is_as_captured(block)
             else alternative.block_seconds(block, kind, examples).total
             for block in alternative.blocks
@@ -988,7 +990,7 @@ class BlockCosts(ModelCosts):
     def block_seconds_as_run(self, block: Block, kind: str, examples: int) -> float:
         """Return the seconds of a block's passes, as captured where it has two prices."""
         if block.has_two_prices:
-            return self.captured_seconds(block, kind, examples).total
+            return self.sum_captured_seconds(block, kind, examples).total
         return self.block_seconds(block, kind, examples).total
 
 

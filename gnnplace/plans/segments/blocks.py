@@ -164,7 +164,7 @@ class Block:
         return self.is_written_out or not self.is_recognised
 
 
-def blocks_of(layers: LayerGraph, cuts: Cuts) -> tuple[Block, ...]:
+def find_blocks(layers: LayerGraph, cuts: Cuts) -> tuple[Block, ...]:
     """Return the blocks of a captured model, segment by segment.
 
     Args:
@@ -174,11 +174,11 @@ def blocks_of(layers: LayerGraph, cuts: Cuts) -> tuple[Block, ...]:
     finder = BlockFinder(layers, cuts)
     blocks: list[Block] = []
     for segment in range(len(cuts.runs)):
-        blocks += finder.blocks_in(segment)
+        blocks += finder.find_segment_blocks(segment)
     return tuple(blocks)
 
 
-def joined_modules(blocks: Sequence[Block]) -> tuple[Block, ...]:
+def join_modules(blocks: Sequence[Block]) -> tuple[Block, ...]:
     """Return the blocks, those of one module and segment that are not recognised as one block.
 
     A kernel that replaces what a module writes out replaces its products of activations, too. What
@@ -248,7 +248,7 @@ class BlockFinder:
         run = range(*self.cuts.runs[segment])
         return [k for k in run if k not in self.cuts.aside]
 
-    def blocks_in(self, segment: int) -> list[Block]:
+    def find_segment_blocks(self, segment: int) -> list[Block]:
         """Return the blocks of a segment."""
         calls = self._calls_in(segment)
         blocks: list[Block] = []
@@ -265,8 +265,8 @@ class BlockFinder:
             if k in taken:
                 continue
             kind = self.layers.rules[k].kind
-            if kind in PRODUCT_RULES and self.matrix_of(k) is not None:
-                products.setdefault(self.root(self.stream_of(k)), []).append(k)
+            if kind in PRODUCT_RULES and self.find_matrix(k) is not None:
+                products.setdefault(self.root(self.find_stream(k)), []).append(k)
             elif kind in (EXPERTS, EMBEDDING):
                 is_recognised = kind == EMBEDDING or self._is_mixture(k)
                 blocks.append(
@@ -308,7 +308,7 @@ class BlockFinder:
 
     # Products and experts.
 
-    def matrix_of(self, call: int) -> int | None:
+    def find_matrix(self, call: int) -> int | None:
         """Return the matrix of parameters that a call multiplies a tensor with, or None."""
         values = self.layers.calls.values
         matrices = [
@@ -325,7 +325,7 @@ class BlockFinder:
         """Return whether a value is a parameter but for its shape and type."""
         return self.layers.calls.values[self.root(value)].source == PARAMETER
 
-    def stream_of(self, call: int) -> int:
+    def find_stream(self, call: int) -> int:
         """Return the tensor that a product multiplies with its matrix."""
         return next(v for v in self.calls[call].reads if not self._is_parameter(v))
 
@@ -405,7 +405,7 @@ class BlockFinder:
             is_causal=bool(is_causal) and not needs_weights,
         )
 
-    def heads_of(self, call: int) -> int:
+    def find_num_heads(self, call: int) -> int:
         """Return the number of heads of a call of PyTorch's own attention."""
         return int(self.calls[call].argument(NUM_HEADS, "num_heads"))
 
@@ -647,7 +647,7 @@ def module_pattern(module: str) -> str:
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
 
 
-def unrecognised_modules(blocks: Iterable[Block]) -> tuple[str, ...]:
+def list_unrecognised_modules(blocks: Iterable[Block]) -> tuple[str, ...]:
     """Return the modules of blocks that no framework's kernels price, alike ones once."""
     patterns = [module_pattern(b.module) for b in blocks if not b.is_recognised]
     return tuple(dict.fromkeys(pattern or "the model" for pattern in patterns))

@@ -75,9 +75,7 @@ def layer_numbers(segments: Sequence[Segment]) -> IntArray:
     )
 
 
-def joined_runs(
-    layers: IntArray, again: Iterable[int], together: int
-) -> list[list[int]]:
+def join_runs(layers: IntArray, again: Iterable[int], together: int) -> list[list[int]]:
     """Return recomputed segments by the run that keeps one input. [runs][segments]
 
     Args:
@@ -97,7 +95,7 @@ LAST_LAYER = np.iinfo(np.int64).max
 
 
 def run_starts(layers: IntArray, recomputed: IntArray, together: int) -> IntArray:
-    """Return the positions in `recomputed` at which runs begin; see `joined_runs`. [runs]
+    """Return the positions in `recomputed` at which runs begin; see `join_runs`. [runs]
 
     Args:
         layers: Number of the layer of every segment of the model. [segments]
@@ -137,7 +135,7 @@ MICROBATCHES = 1 << 14
 """Most micro-batches of a step: every one is an action of every stage, priced and written down."""
 
 
-def divisors_of(number: int) -> list[int]:
+def list_divisors(number: int) -> list[int]:
     """Return all divisors of a number, in ascending order. O(sqrt(number))"""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
@@ -222,7 +220,7 @@ class Degrees(NamedTuple):
         return self.etp or self.tp
 
 
-def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
+def find_degrees(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
     """Return how a mesh cuts one replica's work; None where a split is no such degrees.
 
     Args:
@@ -461,7 +459,7 @@ class Chain:
     def __len__(self) -> int:
         return len(self.segments)
 
-    def tied_in(self, costs: SegmentCosts) -> FloatArray:
+    def count_tied(self, costs: SegmentCosts) -> FloatArray:
         """Return the elements of each tied parameter on a device, by segment. [tied, segments]
 
         Several tied parameters of one segment share its `costs.tied` by their sizes.

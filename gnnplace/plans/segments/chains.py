@@ -38,18 +38,18 @@ from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import Chain, Input
-from gnnplace.plans.segments.counts import counts_of
+from gnnplace.plans.segments.counts import find_counts
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
-from gnnplace.plans.segments.recognition import configured_sizes, recognised_sizes
-from gnnplace.plans.segments.recording import precision_of
+from gnnplace.plans.segments.recognition import read_configured_sizes, recognise_sizes
+from gnnplace.plans.segments.recording import run_in_precision
 from gnnplace.plans.segments.sized import (
     SizedModelCosts,
     with_blocks,
     with_decoder,
     with_sizes,
 )
-from gnnplace.problem import Cluster, known_kind
+from gnnplace.problem import Cluster, find_kind
 from gnnplace.sharding import LayerGraph, record_calls, split_graph
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
@@ -65,8 +65,8 @@ from gnnplace.tracing import (
     check_cut,
     cut,
     default_loss,
+    make_workload,
     rules_of,
-    workload_of,
 )
 from gnnplace.zoo import Workload
 
@@ -94,10 +94,10 @@ COUNTED = (
 )
 
 
-def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
+def capture_chain(job: TrainingJob, cluster: Cluster) -> Chain:
     """Capture a model and cut it into segments, priced by its sizes where these are known.
 
-    Arguments and errors are those of `captured_chain`.
+    Arguments and errors are those of `capture_layer_chain`.
     """
     chain, workload = _captured(job, cluster)
     if chain.precision not in HALVES:
@@ -105,7 +105,7 @@ def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
     return with_sizes(chain, workload, cluster)
 
 
-def captured_chain(job: TrainingJob, cluster: Cluster) -> Chain:
+def capture_layer_chain(job: TrainingJob, cluster: Cluster) -> Chain:
     """Capture a model's calls and cut them into segments, priced by the captured kernels.
 
     Nothing is allocated.
@@ -122,7 +122,7 @@ def captured_chain(job: TrainingJob, cluster: Cluster) -> Chain:
     return _captured(job, cluster)[0]
 
 
-def captured_decoder(workload: Workload) -> DecoderSizes | str:
+def recognise_decoder(workload: Workload) -> DecoderSizes | str:
     """Return the decoder that a model is by its configuration or its calls, or why it is none.
 
     Args:
@@ -132,15 +132,15 @@ def captured_decoder(workload: Workload) -> DecoderSizes | str:
         CaptureError: It cannot be captured, with the module that stops it.
     """
     batch = batch_of(workload)
-    sizes = configured_sizes(workload, batch)
+    sizes = read_configured_sizes(workload, batch)
     if sizes is not None:
         return sizes
     layers = capture_layers(workload, "32-true")
-    return recognised_sizes(layers, workload.model, batch, mixtures=True)
+    return recognise_sizes(layers, workload.model, batch, mixtures=True)
 
 
 def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
-    """Return a model's segments and what was captured; see `captured_chain`."""
+    """Return a model's segments and what was captured; see `capture_layer_chain`."""
     precision = job.precision or "32-true"
     optimizer = job.optimizer or "adamw"
     if optimizer not in CAPTURED_OPTIMIZERS:
@@ -154,7 +154,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             "precision on GPUs; for any other model give module:callable of it with its adapters"
         )
     # Whether the batch may be cut is decided before the model changes its type.
-    whole = workload_of(job.model, job.inputs, job.loss, fake=True)
+    whole = make_workload(job.model, job.inputs, job.loss, fake=True)
     workload = with_batch(whole, job.batch)
     mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
     # Capture the calls; some of them forbid the cut as well.
@@ -167,7 +167,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     if (
         COUNTED in notices
         and not job.accept_other_loss
-        and counts_of(layers.calls) is None
+        and find_counts(layers.calls) is None
     ):
         mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
     # Cut the calls into segments, which the source prices.
@@ -191,7 +191,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             "they stay in one stage"
         )
         notices = (*notices, joined)
-    if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
+    if any(find_kind(kind) == "cpu" for kind in cluster.kinds):
         rates = (
             "times on CPUs are estimated, by a roofline with assumed rates of one core"
         )
@@ -292,7 +292,7 @@ def told_inputs(inputs: Any) -> tuple[Input, ...]:
     )
 
 
-def inputs_of(file: PlanFile) -> Any:
+def make_plan_inputs(file: PlanFile) -> Any:
     """Return inputs like those that a plan was made with, all zeros.
 
     Raises:
@@ -336,7 +336,7 @@ def _mixes(
     size = sum(p.numel() * p.element_size() for p in whole.model.parameters())
     undecided = UNRULED in reason or UNSAID in reason
     if undecided and isinstance(model, str) and size < SMALL:
-        real = workload_of(model)
+        real = make_workload(model)
         reason, notices = why_not(with_batch(real, _unlike(real)))
     if reason and accept:
         return "", (f"accepted although {reason}",)
@@ -380,7 +380,7 @@ def capture_layers(
         retyped(model, TYPES[precision])
     inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
     step = StepModule(model, workload.loss or default_loss, inputs)
-    with precision_of(precision):
+    with run_in_precision(precision):
         recorded = record_calls(step, workload.name, proven=proven)
     inner = next((c for c in recorded.calls if c.function is torch.autograd.grad), None)
     if inner is not None:

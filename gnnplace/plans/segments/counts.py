@@ -143,7 +143,7 @@ def _count(values: Mapping[int, torch.Tensor], counted: Counted) -> torch.Tensor
     return values[weight][target.clamp(min=0)] * is_counted
 
 
-def counts_of(graph: CallGraph) -> Counts | None:
+def find_counts(graph: CallGraph) -> Counts | None:
     """Return the counts that a loss divides by; None if none of them depends on inputs.
 
     Raises:

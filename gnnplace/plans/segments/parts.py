@@ -29,14 +29,14 @@ from gnnplace.costs import (
     Floor,
     Kernel,
     joined,
+    load_shipped_tables,
     predict_in_step,
     rows_of,
-    shipped_tables,
 )
-from gnnplace.plans.segments.chain import divisors_of
+from gnnplace.plans.segments.chain import list_divisors
 from gnnplace.plans.segments.recording import PaperShare, Recorded, record
-from gnnplace.problem import known_kind
-from gnnplace.sharding import LayerGraph, parts_of
+from gnnplace.problem import find_kind
+from gnnplace.sharding import LayerGraph, count_parts
 from gnnplace.torch_names import FakeTensorMode, pytree
 from gnnplace.tracing import PARAMETER, CallGraph, CallRef, make_fake_mode
 
@@ -109,7 +109,7 @@ class Parts:
     layers: LayerGraph
     batch: int
     precision: str
-    tables: CostTables = field(default_factory=shipped_tables)
+    tables: CostTables = field(default_factory=load_shipped_tables)
     floor: Floor | None = None
     fullest: float = 1.0
     _keys: dict[int, object] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class Parts:
             is_whole = batch is None or rule.extents.get(batch, 1) % parts
             labels = (*(label for label, _ in cut), None if is_whole else batch)
             mesh = (*(count for _, count in cut), parts)
-            share = PaperShare(parts_of(labels, mesh), self.fullest)
+            share = PaperShare(count_parts(labels, mesh), self.fullest)
             self.recordings[key] = record(
                 graph, call, rule, labels, share, self.precision, self._mode
             )
@@ -220,7 +220,7 @@ class Parts:
     def _floor(self, kind: str) -> Floor:
         if self.floor is not None:
             return self.floor
-        if known_kind(kind) == "cpu":
+        if find_kind(kind) == "cpu":
             return NO_FLOOR
         return EAGER
 
@@ -270,7 +270,7 @@ def example_corners(batch: int) -> tuple[int, ...]:
 
     If there are no two, they are 1 and the batch.
     """
-    divisors = divisors_of(batch)[1:]
+    divisors = list_divisors(batch)[1:]
     if len(divisors) > 1:
         return tuple(divisors[:2])
     return tuple(dict.fromkeys((1, batch)))

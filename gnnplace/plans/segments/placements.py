@@ -26,9 +26,9 @@ from gnnplace.sharding import (
     Layout,
     Mesh,
     Place,
+    count_parts,
     gradient_layout,
     made_layout,
-    parts_of,
     pending_layout,
     read_layout,
 )
@@ -59,7 +59,7 @@ def border_layout(word: str, shape: Sequence[int], axes: Mesh, examples: int) ->
     return tuple(places)
 
 
-def word_of(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Return the word of a place: R, P, an axis such as S1, or one cut in groups such as S0/3."""
     if place == REPLICATED:
         return "R"
@@ -76,7 +76,7 @@ def place_of(word: str) -> Place:
     return Place(int(axis), int(groups or 0))
 
 
-def placements_of(
+def format_placements(
     graph: CallGraph,
     rules: Sequence[Rule],
     split: Mapping[int, Configuration],
@@ -95,7 +95,7 @@ def placements_of(
     """
     homes = homes or {}
     placements = {
-        name: _row([word_of(place) for place in home])
+        name: _row([format_place(place) for place in home])
         for name, home in homes.items()
         if any(place.cuts for place in home)
     }
@@ -107,7 +107,7 @@ def placements_of(
                 read = read_layout(axes, configuration)
                 if any(place.cuts for place in read):
                     placements.setdefault(
-                        info.name, _row([word_of(place) for place in read])
+                        info.name, _row([format_place(place) for place in read])
                     )
     for i in sorted(split):
         if any(split[i]):
@@ -126,16 +126,16 @@ def _told(rule: Rule, label: str | None) -> str:
     """Return the word of the result's place, with the label where others give the same place."""
     if label is None:
         return "R"
-    word = word_of(made_layout(rule.results[0], (label,))[0])
+    word = format_place(made_layout(rule.results[0], (label,))[0])
     alike = [
         label
         for label in rule.extents
-        if word_of(made_layout(rule.results[0], (label,))[0]) == word
+        if format_place(made_layout(rule.results[0], (label,))[0]) == word
     ]
     return word if len(alike) == 1 else f"{word}:{label}"
 
 
-def configuration_of(
+def parse_configuration(
     rule: Rule, words: Sequence[str], axes: Mesh, where: str
 ) -> Configuration:
     """Return the labels whose split gives a call's result its places; None where it is whole.
@@ -159,7 +159,7 @@ def _label_of(rule: Rule, word: str, where: str) -> str | None:
     for name in rule.extents:
         if (
             label in ("", name)
-            and word_of(made_layout(rule.results[0], (name,))[0]) == place
+            and format_place(made_layout(rule.results[0], (name,))[0]) == place
         ):
             return name
     raise MismatchError(
@@ -250,8 +250,8 @@ def check_placements(
             told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
             where = f"stages[{k}].placements.{graph.calls[i].name}"
             # A split must leave equal parts.
-            configuration = configuration_of(rules[i], told, entry.axes, where)
-            for label, shards in parts_of(configuration, entry.axes).items():
+            configuration = parse_configuration(rules[i], told, entry.axes, where)
+            for label, shards in count_parts(configuration, entry.axes).items():
                 if rules[i].extents[label] % shards:
                     raise MismatchError(
                         f"plan: {where}: {rules[i].extents[label]} of {label} have no {shards} "
@@ -260,7 +260,10 @@ def check_placements(
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 if graph.values[value].source == PARAMETER:
                     words = _row(
-                        [word_of(place) for place in read_layout(axes, configuration)]
+                        [
+                            format_place(place)
+                            for place in read_layout(axes, configuration)
+                        ]
                     )
                     ways.setdefault(graph.values[value].name, set()).add(
                         " ".join(words)
@@ -286,7 +289,7 @@ def _is_home(words: Sequence[str], ways: Collection[str]) -> bool:
     )
 
 
-def layouts_of(
+def make_layouts(
     layers: LayerGraph, pieces: Sequence[StageCalls], entries: Sequence[StageEntry]
 ) -> Layouts:
     """Return the layouts of the stages of one process.
@@ -306,7 +309,7 @@ def layouts_of(
             words = entry.placements.get(graph.calls[i].name)
             if words is not None:
                 name = graph.calls[i].name
-                split[i] = configuration_of(
+                split[i] = parse_configuration(
                     layers.rules[i], words, axes, f"placements.{name}"
                 )
     return _with_homes(graph, layers.rules, pieces, entries, split)
@@ -328,7 +331,7 @@ def _with_homes(
                 info = graph.values[value]
                 if info.source != PARAMETER:
                     continue
-                homes.setdefault(info.name, home_of(entry, info.name))
+                homes.setdefault(info.name, make_home_layout(entry, info.name))
                 ways = reads.setdefault(value, set())
                 ways.add((read_layout(axes, split[i]), gradient_layout(axes, split[i])))
 
@@ -351,7 +354,7 @@ def _with_homes(
     )
 
 
-def home_of(entry: StageEntry, name: str) -> Layout:
+def make_home_layout(entry: StageEntry, name: str) -> Layout:
     """Return the layout of a parameter over the shards of a plan's stage."""
     words = entry.placements.get(name, WHOLE_WORDS)[-len(entry.axes) :]
     return tuple(place_of(word) for word in words)

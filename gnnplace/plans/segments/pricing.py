@@ -29,18 +29,23 @@ from gnnplace.plans.segments.chain import (
     Degrees,
     SegmentCosts,
     SplitChoice,
-    degrees_of,
+    find_degrees,
 )
 from gnnplace.plans.segments.cuts import Cuts, attention_runs
 from gnnplace.plans.segments.parts import Cut, Part, Parts, Times
 from gnnplace.plans.segments.placements import (
     WHOLE_WORDS,
     border_layout,
-    configuration_of,
-    placements_of,
+    format_placements,
+    parse_configuration,
 )
 from gnnplace.plans.segments.recording import Recorded
-from gnnplace.plans.segments.splits import Given, SegmentProblem, styles_of, sum_of
+from gnnplace.plans.segments.splits import (
+    Given,
+    SegmentProblem,
+    find_styles,
+    find_summed_axes,
+)
 from gnnplace.sharding import (
     CALL,
     Configuration,
@@ -48,11 +53,11 @@ from gnnplace.sharding import (
     Layout,
     Mesh,
     best_strategy,
+    count_parts,
     gradient_layout,
     is_gathered,
     made_layout,
     parts_in,
-    parts_of,
     read_layout,
 )
 from gnnplace.tracing import (
@@ -167,13 +172,15 @@ class ModelCosts:
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
     ) -> Degrees:
         """Return the degrees of parallelism of a split, a free one's as tensor parallelism."""
-        return degrees_of(axes, choice) or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
+        return find_degrees(axes, choice) or Degrees(
+            tp=axes[-1], cp=1, ep=1, replicas=1
+        )
 
     def _prepare(
         self, numbers: Iterable[int], kind: str, grid: Grid, choice: SplitChoice
     ) -> None:
         """Predict the parts of all calls of some segments at once, which takes less time."""
-        key = kind, grid, styles_of(choice)
+        key = kind, grid, find_styles(choice)
         if key in self._prepared:
             return
         self._prepared.add(key)
@@ -217,7 +224,7 @@ class ModelCosts:
         for number in range(first, last):
             split, _ = self._split(number, kind, grid, choice)
             placements.update(zip(self._calls(number), split, strict=True))
-        return placements_of(self.layers.calls, self.rules_of(examples), placements)
+        return format_placements(self.layers.calls, self.rules_of(examples), placements)
 
     def rules_of(self, examples: int) -> list[Rule]:
         """Return the rules of every call on `examples` of the batch's examples, with fewer rows."""
@@ -244,7 +251,7 @@ class ModelCosts:
         return tuple(
             (
                 name,
-                configuration_of(
+                parse_configuration(
                     rules[name],
                     entry.placements.get(name, WHOLE_WORDS),
                     entry.axes,
@@ -278,7 +285,7 @@ class ModelCosts:
 
     def _cut(self, call: int, split: Configuration, grid: Grid) -> tuple[int, Cut, int]:
         """Return what to record of a call; shards that divide examples leave it fewer of them."""
-        counts = parts_of(split, grid[0])
+        counts = count_parts(split, grid[0])
         batch = self.layers.operations.ops[call].batch
         examples = (
             self.batch // grid[1] // (counts.pop(batch, 1) if batch is not None else 1)
@@ -380,7 +387,7 @@ class ModelCosts:
         )
         return tuple(frozenset(i for run in some for i in run) for some in runs)
 
-    def examples_of(self, call: int) -> frozenset[str | None]:
+    def find_example_labels(self, call: int) -> frozenset[str | None]:
         """Return the labels of an operation that cut its examples.
 
         The axis of examples is that of the inputs, and the first of a result that has as many.
@@ -539,7 +546,7 @@ class ModelCosts:
                     frozen += size
                     continue
                 trained += size
-                summed[sum_of(gradient_layout(axes, configuration))] += size
+                summed[find_summed_axes(gradient_layout(axes, configuration))] += size
                 tied += size if info.name in shared else 0.0
         return trained, frozen, tied, summed[1:]
 
@@ -761,7 +768,7 @@ class ModelCosts:
         self, number: int, kind: str, grid: Grid, choice: SplitChoice
     ) -> SegmentProblem:
         """Return the problem of segments like one; choices of one style share its tables."""
-        styles = styles_of(choice)
+        styles = find_styles(choice)
         key = (self.cuts.segments[number].kind, kind, grid, styles)
         if key not in self._problems:
             calls = self._calls(number)

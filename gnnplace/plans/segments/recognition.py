@@ -109,7 +109,7 @@ class LayerSizes:
     experts: ExpertLayers | None = None
 
 
-def configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
+def read_configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
     """Return a model's sizes by its configuration; None if it is no decoder of transformers.
 
     The class is transformers' own, every parameter is trained, and there are as many as the sizes
@@ -138,7 +138,7 @@ def configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
     return None
 
 
-def recognised_sizes(
+def recognise_sizes(
     layers: LayerGraph, model: nn.Module, batch: int, *, mixtures: bool = False
 ) -> DecoderSizes | str:
     """Return the sizes of the decoder that a captured model is, or why it is none.
@@ -191,7 +191,7 @@ class _Recogniser:
         return calls
 
     def sizes(self, batch: int) -> DecoderSizes:
-        """Return the sizes; see `recognised_sizes`."""
+        """Return the sizes; see `recognise_sizes`."""
         frozen = [
             name for name, p in self.model.named_parameters() if not p.requires_grad
         ]

@@ -173,7 +173,7 @@ class _Ops(BareMode):
         return description
 
 
-def storage_of(tensor: torch.Tensor) -> int:
+def get_storage_key(tensor: torch.Tensor) -> int:
     """Return a key of the memory behind a tensor, which fake tensors have too."""
     return int(tensor.untyped_storage()._cdata)
 
@@ -189,12 +189,14 @@ class _Saved:
     storages: dict[Any, float] = field(default_factory=dict)
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.storages[storage_of(tensor)] = float(tensor.untyped_storage().nbytes())
+        self.storages[get_storage_key(tensor)] = float(
+            tensor.untyped_storage().nbytes()
+        )
         return tensor
 
 
 @contextmanager
-def precision_of(name: str) -> Iterator[None]:
+def run_in_precision(name: str) -> Iterator[None]:
     """Run the calls of a forward pass in a precision: a mixed one casts them automatically.
 
     Args:
@@ -240,7 +242,7 @@ def record(
             x.clone() if call.inplace or call.changes else x for x in operands
         ]
         keeping = torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda x: x)
-        with ops, keeping, precision_of(precision):
+        with ops, keeping, run_in_precision(precision):
             results = run_part(call, _alone(rule, call, split), share, operand_copies)
         forward = ops.taken()
         ops.phase = BACKWARD
@@ -258,14 +260,14 @@ def record(
             backward = None
         gradients = _gradients(ops, learned, every)
     # Kept tensors are operands or results; the others are the call's own.
-    outer = {storage_of(tensor) for tensor in (*operand_copies, *results)}
+    outer = {get_storage_key(tensor) for tensor in (*operand_copies, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in outer)
     return Recorded(
         forward,
         gradients if backward is None else backward,
         gradients,
-        tuple(storage_of(tensor) in saved.storages for tensor in operand_copies),
-        tuple(storage_of(tensor) in saved.storages for tensor in results),
+        tuple(get_storage_key(tensor) in saved.storages for tensor in operand_copies),
+        tuple(get_storage_key(tensor) in saved.storages for tensor in results),
         inner,
         np.array([float(i.bytes) for i in ops.values.values()]),
     )

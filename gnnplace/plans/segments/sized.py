@@ -26,9 +26,9 @@ from gnnplace.plans.decoders.setting import (
     HALVES,
     FrameworkOptions,
     PricingSetting,
-    framework_on,
-    memory_limit_of,
-    setting_of,
+    adapt_framework,
+    find_memory_limit,
+    make_pricing_setting,
 )
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.segments.block_costs import BlockCosts, in_half_precision
@@ -43,15 +43,15 @@ from gnnplace.plans.segments.chain import (
     Degrees,
     SegmentCosts,
     SplitChoice,
-    degrees_of,
+    find_degrees,
 )
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recognition import (
-    configured_sizes,
-    recognised_sizes,
+    read_configured_sizes,
+    recognise_sizes,
     recognition_line,
 )
-from gnnplace.problem import Cluster, known_kind
+from gnnplace.problem import Cluster, find_kind
 from gnnplace.zoo import Workload
 
 SHARED_BY = {
@@ -177,7 +177,7 @@ class SizedModelCosts(ModelCosts):
             examples: Examples of a micro-batch on each replica.
             choice: How the split over them is chosen.
         """
-        if choice.labels is None and degrees_of(axes, choice) is not None:
+        if choice.labels is None and find_degrees(axes, choice) is not None:
             return choice
         key = kind, axes, examples, choice
         if key not in self._bases:
@@ -217,7 +217,7 @@ class SizedModelCosts(ModelCosts):
         if base is None:
             degrees = None
         else:
-            degrees = degrees_of(axes, base)
+            degrees = find_degrees(axes, base)
         return degrees or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
 
     def cut(self, num_stages: int) -> tuple[int, ...]:
@@ -258,12 +258,12 @@ def with_sizes(chain: Chain, workload: Workload, cluster: Cluster) -> Chain:
         workload: What was captured.
         cluster: The devices that it is planned for.
     """
-    sizes = configured_sizes(workload, chain.batch)
+    sizes = read_configured_sizes(workload, chain.batch)
     if sizes is not None:
         return with_decoder(chain, sizes, cluster)
     source = chain.source
     assert isinstance(source, ModelCosts)
-    recognised = recognised_sizes(source.layers, workload.model, chain.batch)
+    recognised = recognise_sizes(source.layers, workload.model, chain.batch)
     if isinstance(recognised, str):
         line = f"no decoder that its sizes price: {recognised}"
         return with_blocks(replace(chain, notices=(*chain.notices, line)), cluster)
@@ -281,18 +281,18 @@ def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:
         sizes: Sizes of the model.
         cluster: The devices that it is planned for.
     """
-    has_tables = all((known_kind(kind) or kind) in GPUS for kind in cluster.kinds)
+    has_tables = all((find_kind(kind) or kind) in GPUS for kind in cluster.kinds)
     layer = _layers(chain, sizes.layers)
     if not has_tables or chain.precision not in HALVES or layer is None:
         return chain
-    setting = setting_of(
+    setting = make_pricing_setting(
         sizes,
         cluster,
         precision=chain.precision,
         optimizer=chain.optimizer,
-        memory_limit=memory_limit_of(cluster),
+        memory_limit=find_memory_limit(cluster),
     )
-    sized = sized_chain(chain, setting, layer)
+    sized = price_chain_by_sizes(chain, setting, layer)
     # Sizes know fused kernels alone; what the model writes out takes longer.
     by_blocks = with_blocks(chain, cluster)
     recognition = by_blocks.recognition
@@ -319,13 +319,13 @@ def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
     """
     source = chain.source
     assert isinstance(source, ModelCosts)
-    has_tables = all((known_kind(kind) or kind) in GPUS for kind in cluster.kinds)
+    has_tables = all((find_kind(kind) or kind) in GPUS for kind in cluster.kinds)
     if not has_tables or chain.precision not in HALVES:
         return chain
     options = FrameworkOptions(
         precision=chain.precision,
         optimizer=chain.optimizer,
-        memory_limit=memory_limit_of(cluster),
+        memory_limit=find_memory_limit(cluster),
     )
     costs = BlockCosts(
         layers=in_half_precision(source.layers),
@@ -334,7 +334,7 @@ def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
         batch=source.batch,
         precision=source.precision,
         optimizer=source.optimizer,
-        framework=framework_on(cluster, options),
+        framework=adapt_framework(cluster, options),
     )
     costs.parts = source.parts
     if not costs.has_recognised_layers:
@@ -356,7 +356,9 @@ def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
     return replace(by_blocks, alternative=fused)
 
 
-def sized_chain(chain: Chain, setting: PricingSetting, layer: IntArray) -> Chain:
+def price_chain_by_sizes(
+    chain: Chain, setting: PricingSetting, layer: IntArray
+) -> Chain:
     """Return a captured chain whose segments are priced by sizes.
 
     Args:
@@ -427,4 +429,4 @@ def with_framework(chain: Chain, framework: Framework) -> Chain:
         return replace(chain, source=costs, framework=framework, _known={})
     assert isinstance(source, SizedModelCosts)
     setting = replace(source.sizes.setting, framework=framework)
-    return sized_chain(chain, setting, source.layer)
+    return price_chain_by_sizes(chain, setting, source.layer)

@@ -41,7 +41,7 @@ from gnnplace.sharding import (
     ShardingProblem,
     SplitGraph,
     SplitOp,
-    captured_tables,
+    build_captured_tables,
     completed,
     gradient_layout,
     is_gathered,
@@ -159,7 +159,7 @@ class SegmentProblem(CapturedProblem):
         """Return which of an operation's configurations a choice allows. [K]"""
         options = self.options[op]
         if 0 <= op - self.before < len(self.calls):
-            styles = styles_of(choice, alone=True)
+            styles = find_styles(choice, alone=True)
             if self.styles != (FREE,) or styles == (FREE,):
                 return np.ones(len(options), dtype=np.bool_)
             return self._styled(op, options, styles)
@@ -201,7 +201,7 @@ class SegmentProblem(CapturedProblem):
                 x for x in (SPREAD, it.batch, None) if x is None or x in labels
             )
             return np.array([label == wanted for label in labels])
-        examples = self.source.examples_of(self.calls[op - self.before])
+        examples = self.source.find_example_labels(self.calls[op - self.before])
         inside = np.array([label not in examples for label in labels])
         if style == FREE:
             return inside
@@ -240,7 +240,7 @@ class SegmentProblem(CapturedProblem):
         What the choice does not allow costs `BARRED` seconds more.
         """
         if self._tables is None:
-            self._tables = captured_tables(self)
+            self._tables = build_captured_tables(self)
         if not self._extras:
             self._extras = [self._extra(op) for op in range(len(self.graph.ops))]
         assert self.source is not None
@@ -296,7 +296,7 @@ class SegmentProblem(CapturedProblem):
                     extra[1, k] += size
                     continue
                 gradient = gradient_layout(axes, configuration)
-                extra[3 + sum_of(gradient), k] += size
+                extra[3 + find_summed_axes(gradient), k] += size
                 if PARTIAL in gradient:
                     members = Mesh.over(0, 1, self.mesh).summing(
                         [place == PARTIAL for place in gradient]
@@ -428,7 +428,7 @@ class SegmentProblem(CapturedProblem):
         )
 
 
-def sum_of(gradient: Layout) -> int:
+def find_summed_axes(gradient: Layout) -> int:
     """Return over which axes of the shards a gradient is a sum, a bit for each.
 
     The bits are 1 for the inner axis and 2 for the outer one; 0 is no sum.
@@ -436,7 +436,7 @@ def sum_of(gradient: Layout) -> int:
     return sum((place == PARTIAL) << k for k, place in enumerate(reversed(gradient)))
 
 
-def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
+def find_styles(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
     """Return the style of each axis of the shards.
 
     All styles of one axis but examples share the tables of the free one.
@@ -452,7 +452,10 @@ def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
 
 def _fewer(source: ModelCosts, call: int, examples: int) -> SplitOp:
     """Return an operation with `examples` examples that may be cut; 0: they stay together."""
-    op, examples_labels = source.layers.operations.ops[call], source.examples_of(call)
+    op, examples_labels = (
+        source.layers.operations.ops[call],
+        source.find_example_labels(call),
+    )
     kept_labels = {op.batch, SPREAD} if examples else set()
     extents = [
         (label, math.gcd(n, examples) if label in examples_labels else n)

@@ -58,7 +58,7 @@ class StageCalls:
     parameters: tuple[str, ...]
 
 
-def pieces_of(
+def make_stage_calls(
     graph: CallGraph,
     members: Sequence[Sequence[str]],
     again: Sequence[Sequence[Sequence[str]]],
@@ -238,7 +238,7 @@ def _parameters(graph: CallGraph, calls: Sequence[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.name for v in reads if v.source == PARAMETER))
 
 
-def numbered_draws(graph: CallGraph, some: Sequence[int]) -> dict[int, int]:
+def number_draws(graph: CallGraph, some: Sequence[int]) -> dict[int, int]:
     """Return the number among all draws of the first draw of each of some calls, by index."""
     first: dict[int, int] = {}
     for number, index in enumerate(graph.random):
@@ -246,7 +246,7 @@ def numbered_draws(graph: CallGraph, some: Sequence[int]) -> dict[int, int]:
     return {i: k for i, k in first.items() if i in set(some)}
 
 
-def seed_of(base: int, step: int, example: int, number: int) -> int:
+def derive_seed(base: int, step: int, example: int, number: int) -> int:
     """Return a seed that differs with each of its four arguments.
 
     Args:
@@ -270,12 +270,12 @@ class _SharesSeeded(SeededAgain):
     """
 
     def __init__(self, base: int, step: int) -> None:
-        super().__init__(partial(seed_of, base, step, 0))
+        super().__init__(partial(derive_seed, base, step, 0))
         self._causes = base, step
 
     def begin(self, example: int) -> None:
         """Begin with a micro-batch."""
-        self.begin_with(partial(seed_of, *self._causes, example))
+        self.begin_with(partial(derive_seed, *self._causes, example))
 
 
 class _Undropped(TorchFunctionMode):

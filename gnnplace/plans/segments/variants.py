@@ -12,7 +12,7 @@ from gnnplace.costs import EAGER, NO_FLOOR, Floor
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
-from gnnplace.problem import known_kind
+from gnnplace.problem import find_kind
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class ScaledFabric(MeshFabric):
         return self.messages * super().sends(size, pairs)
 
 
-def scaled_floor(chain: Chain, fabric: MeshFabric, factor: float) -> Floor | None:
+def scale_floor(chain: Chain, fabric: MeshFabric, factor: float) -> Floor | None:
     """Return what launches add if the host takes so many times as long for each.
 
     Args:
@@ -48,7 +48,7 @@ def scaled_floor(chain: Chain, fabric: MeshFabric, factor: float) -> Floor | Non
     """
     source = chain.source
     assert isinstance(source, ModelCosts)
-    if factor == 1.0 or all(known_kind(kind) == "cpu" for kind in fabric.cluster.kinds):
+    if factor == 1.0 or all(find_kind(kind) == "cpu" for kind in fabric.cluster.kinds):
         return source.parts.floor
     if factor == 0.0:
         return NO_FLOOR

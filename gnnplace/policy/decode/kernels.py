@@ -52,7 +52,7 @@ from gnnplace.policy.decode.ready_queue import (
     start_queue,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.policy.naming import NamedRow, named_columns, names_of
+from gnnplace.policy.naming import NamedRow, list_feature_names, named_columns
 from gnnplace.simulation import DELAY, PACE, free_at, linked, seconds_between
 
 HERE, NEAR, FLOW = range(SENDING + 1, SENDING + 4)
@@ -258,7 +258,7 @@ def observe(
             ]
 
 
-DYNAMIC = names_of(observe)
+DYNAMIC = list_feature_names(observe)
 NUM_DYNAMIC = len(DYNAMIC)
 
 

@@ -29,7 +29,7 @@ from gnnplace.graph import (
     full_floats,
     grouped,
     kernel,
-    sum_of_finite,
+    sum_finite,
     traversal,
     upward_rank,
     zero_flags,
@@ -43,7 +43,7 @@ from gnnplace.simulation import (
     Links,
     mean_times,
     mean_transfer_times,
-    reversed_links,
+    reverse_links,
     without_gaps,
 )
 
@@ -188,7 +188,7 @@ class WalkGraph:
             tail_seconds=self.down,
             flow_in=walk.flow_out,
             flow_out=walk.flow_in,
-            links=reversed_links(walk.links),
+            links=reverse_links(walk.links),
         )
 
     def walk(self, order: str) -> Walk:
@@ -345,7 +345,7 @@ def _build(graph: WalkGraph) -> Walk:
         flow_unit=flow[1],
         flow_in=flow[2],
         flow_out=flow[3],
-        device_time=sum_of_finite(space.work),
+        device_time=sum_finite(space.work),
         memory=np.maximum(cluster.memory, 1.0),
         links=links,
         far=np.round(

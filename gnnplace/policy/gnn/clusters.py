@@ -55,7 +55,7 @@ class Clusters(NamedTuple):
     flow: FloatArray
 
 
-def clusters_of(graph: WalkGraph) -> Clusters:
+def build_clusters(graph: WalkGraph) -> Clusters:
     """Return the clusters of a problem."""
     walk = graph.forward
     num_devices = graph.problem.num_devices

@@ -13,7 +13,12 @@ from gnnplace.graph import levels, levels_from_sinks
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import CANDIDATE, NUM_LEVELS, Clusters
 from gnnplace.policy.gnn.decoder import LIMIT
-from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
+from gnnplace.policy.naming import (
+    NamedRow,
+    compute_version,
+    list_feature_names,
+    named_columns,
+)
 from gnnplace.policy.weights import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
 from gnnplace.simulation import DELAY, PACE
@@ -147,8 +152,8 @@ def _write_device(graph: WalkGraph, out: NamedRow) -> None:
     out["one"] = 1.0
 
 
-OWN = names_of(_write_static)
-DEVICE = names_of(_write_device)
+OWN = list_feature_names(_write_static)
+DEVICE = list_feature_names(_write_device)
 CLUSTER = tuple(
     f"{name} of the cluster, level {level}"
     for level in range(NUM_LEVELS)
@@ -159,4 +164,4 @@ CLUSTER = tuple(
     )
 )
 STATIC = OWN + CLUSTER
-FEATURE_VERSION = version_of(CANDIDATE, STATIC, GLOBAL, DEVICE, LIMIT)
+FEATURE_VERSION = compute_version(CANDIDATE, STATIC, GLOBAL, DEVICE, LIMIT)

@@ -122,7 +122,7 @@ class GnnPolicy(SavedNetwork):
         """Return the encoder's states of all visited ops of a batch, one problem after the other.
 
         Args:
-            inputs: what ``tensors_of`` gives of each problem.
+            inputs: what ``make_tensors`` gives of each problem.
         """
         data: Any = inputs[0]
         if len(inputs) > 1 or not isinstance(self.encoder, Encoder):
@@ -159,7 +159,7 @@ class GnnPolicy(SavedNetwork):
         return self.priority(states)[:, 0]
 
 
-def tensors_of(graph: WalkGraph, clusters: Clusters) -> EncoderInputs:
+def make_tensors(graph: WalkGraph, clusters: Clusters) -> EncoderInputs:
     """Return features, edges and clusters of one problem, for the encoder."""
     static = static_features(graph, clusters)
     shape = (len(static), len(GLOBAL))

@@ -30,7 +30,7 @@ from gnnplace.policy.decode.decoder_state import DecisionRecord
 from gnnplace.policy.decode.ordering import order_by_justification
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
-from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, clusters_of
+from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, build_clusters
 from gnnplace.policy.gnn.encoder import EncoderInputs
 from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.kernels import DecoderNetwork
@@ -39,7 +39,7 @@ from gnnplace.policy.gnn.learned_order import (
     first_priority,
     priority_order,
 )
-from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
+from gnnplace.policy.gnn.network import GnnPolicy, make_tensors
 from gnnplace.processes import torch_threads
 from gnnplace.simulation import ROUNDING
 
@@ -143,12 +143,12 @@ class Episodes:
     @cached_property
     def clusters(self) -> Clusters:
         """Return the clusters of the problem's units."""
-        return clusters_of(self.graph)
+        return build_clusters(self.graph)
 
     @cached_property
     def inputs(self) -> EncoderInputs:
         """Return the encoder's inputs."""
-        return tensors_of(self.graph, self.clusters)
+        return make_tensors(self.graph, self.clusters)
 
     @cached_property
     def devices(self) -> Tensor:

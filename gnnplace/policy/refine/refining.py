@@ -49,7 +49,7 @@ from gnnplace.policy.decode.decoder_state import (
     foresee,
 )
 from gnnplace.policy.decode.kernels import MOST, log_above, score
-from gnnplace.policy.naming import NamedRow, named_columns, names_of
+from gnnplace.policy.naming import NamedRow, list_feature_names, named_columns
 from gnnplace.policy.refine.refining_state import (
     Ground,
     Partial,
@@ -272,7 +272,7 @@ def observe(
     return count
 
 
-REFINING = names_of(observe)
+REFINING = list_feature_names(observe)
 NUM_REFINING = len(REFINING)
 
 

@@ -30,7 +30,7 @@ from gnnplace.policy.decode.decoder_state import (
     nothing_booked,
 )
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.simulation import Compiled, list_schedule, peak_memory, times_of
+from gnnplace.simulation import Compiled, find_times, list_schedule, peak_memory
 
 SOFT = 0.02  # slack, of the step time, in which criticality falls by e
 
@@ -197,9 +197,9 @@ def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
     h = ground.h
     device = placed.device
     num_units = len(h.allowed)
-    start, finish = times_of(c, device, placed.order)
+    start, finish = find_times(c, device, placed.order)
     backwards = list_schedule(r, device, finish)
-    start_back, finish_back = times_of(r, device, backwards)
+    start_back, finish_back = find_times(r, device, backwards)
     order = by_start(placed.order, start)
     distance = finish_back
     begin = start

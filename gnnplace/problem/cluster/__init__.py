@@ -9,7 +9,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster.cluster import Device as Device
     from gnnplace.problem.cluster.cluster import Link as Link
     from gnnplace.problem.cluster.cluster import all_pairs as all_pairs
-    from gnnplace.problem.cluster.cluster import counts_of_devices as counts_of_devices
+    from gnnplace.problem.cluster.cluster import (
+        list_device_counts as list_device_counts,
+    )
     from gnnplace.problem.cluster.presets import load_cluster as load_cluster
     from gnnplace.problem.cluster.presets import preset as preset
     from gnnplace.problem.cluster.presets import preset_names as preset_names

@@ -161,7 +161,7 @@ def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str
     return faults
 
 
-def counts_of_devices(most: int) -> list[int]:
+def list_device_counts(most: int) -> list[int]:
     """Return the powers of two below a number of devices, and the number itself."""
     return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
 
@@ -221,7 +221,7 @@ class RuleLinks(Sequence[Link]):
         ]
 
 
-def linked_by(rule: LinkRule) -> Sequence[Link]:
+def list_links(rule: LinkRule) -> Sequence[Link]:
     """Return the links of all pairs of devices, as a list where they are few."""
     links = RuleLinks(rule)
     if rule.num_devices > FEW_DEVICES:

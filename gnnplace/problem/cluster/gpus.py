@@ -127,7 +127,7 @@ ALIASES: Mapping[str, str] = {
 }
 
 
-def known_kind(kind: str) -> str | None:
+def find_kind(kind: str) -> str | None:
     """Return the kind in `GPUS` (or `cpu`) that a name stands for, or None."""
     plain = kind.lower().replace("_", "-").removesuffix("gb")
     name = ALIASES.get(plain, plain)
@@ -143,7 +143,7 @@ def add_kind(name: str, gpu: Gpu) -> None:
         InputError: A kind of that name has other figures.
     """
     plain = name.lower().replace("_", "-")
-    usual = known_kind(name)
+    usual = find_kind(name)
     if usual is not None and usual not in OWN_GPUS:
         raise InputError(
             f"kinds.{name}: is a kind that is known already; take another name"
@@ -157,7 +157,7 @@ def figures(kind: str) -> Gpu:
     Raises:
         InputError: no figures of this kind are known; the known kinds are listed.
     """
-    name = known_kind(kind)
+    name = find_kind(kind)
     if name is None:
         raise InputError(
             f"device kind {kind!r}: not on this machine and no published peaks are known; "

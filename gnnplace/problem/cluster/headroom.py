@@ -12,7 +12,7 @@ from dataclasses import replace
 from gnnplace.errors import InputError
 from gnnplace.files import read_size
 from gnnplace.problem.cluster.cluster import Cluster
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem.cluster.gpus import find_kind
 
 SLACK = 0.112
 PROCESS = 4.24e9
@@ -81,7 +81,7 @@ def with_slack(cluster: Cluster) -> Cluster:
     devices = []
     for device in cluster.devices:
         usable = (device.memory - group) / (1.0 + SLACK)
-        if known_kind(device.kind) == "cpu":
+        if find_kind(device.kind) == "cpu":
             usable = device.memory - device.reserve
         elif usable <= 0:
             raise InputError(

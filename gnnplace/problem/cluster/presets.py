@@ -81,7 +81,7 @@ from gnnplace.problem.cluster.cluster import (
     Device,
     Link,
     LinkCosts,
-    linked_by,
+    list_links,
 )
 from gnnplace.problem.cluster.servers import (
     ATTAINED,
@@ -90,8 +90,8 @@ from gnnplace.problem.cluster.servers import (
     ServerEntry,
     ServersFile,
     WireEntry,
-    cluster_of_file,
-    counted_servers,
+    build_file_cluster,
+    parse_servers,
 )
 
 _ROWS: Mapping[str, Any] = json.loads(
@@ -146,7 +146,7 @@ class ServerGroup:
         """Return the devices with all pairs linked."""
         count = self.num_devices
         devices = _devices([self.kind] * count)
-        return Cluster(devices, linked_by(self), name)
+        return Cluster(devices, list_links(self), name)
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one device to another, by their indices."""
@@ -318,7 +318,7 @@ def preset(name: str) -> Cluster:
         match = COUNTED.fullmatch(name)
         if match is not None and match[2].lower() in PRESETS:
             return ClusterCopies(preset(match[2].lower()), int(match[1])).joined(name)
-        counted = counted_servers(name)
+        counted = parse_servers(name)
         if counted is not None:
             return counted.cluster(name)
         raise InputError(
@@ -356,7 +356,7 @@ def cluster_from_data(data: object, source: str) -> Cluster:
         FormatError: Naming the source, the key path and the fault.
     """
     file = parse(ClusterFile, data, source)
-    check_figures(*figures_of_file(file), source)
+    check_figures(*list_figures(file), source)
     try:
         links = list(file.links)
         if file.connect is not None:
@@ -382,7 +382,7 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
         if file.preset is not None:
             cluster = _copies_of_file(file, file.preset)
         else:
-            cluster = cluster_of_file(file)
+            cluster = build_file_cluster(file)
             entries = file.entries()
     except InputError as error:
         raise of_faults(FormatError, error.faults or (str(error),), source) from None
@@ -432,7 +432,7 @@ MIN_BANDWIDTH = 1e6
 MAX_LATENCY = 1e-2
 
 
-def figures_of_file(file: ClusterFile) -> tuple[dict[str, float], dict[str, LinkCosts]]:
+def list_figures(file: ClusterFile) -> tuple[dict[str, float], dict[str, LinkCosts]]:
     """Return the bytes of a file's devices and what its links cost, by their key paths."""
     memory = {
         f"devices[{i}].memory": device.memory for i, device in enumerate(file.devices)

@@ -51,9 +51,9 @@ from gnnplace.problem.cluster.cluster import (
     Cluster,
     Device,
     Link,
-    linked_by,
+    list_links,
 )
-from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, figures, known_kind
+from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, figures, find_kind
 
 COUNTED = re.compile(r"(\d{1,5})x([a-z][a-z0-9 _-]*)", re.IGNORECASE)
 """GPUs of one kind."""
@@ -154,7 +154,7 @@ class ServerPool:
             Device(name=f"gpu:{index}", kind=part.kind, memory=part.memory)
             for index, part in enumerate(kinds)
         )
-        return Cluster(devices, linked_by(self), name)
+        return Cluster(devices, list_links(self), name)
 
     def _server(self, device: int) -> tuple[Servers, int]:
         """Return the servers that a GPU is of, and the number of its own."""
@@ -197,7 +197,7 @@ def _usual_servers() -> Mapping[str, Mapping[str, Any]]:
     return rows
 
 
-def counted_servers(name: str) -> ServerPool | None:
+def parse_servers(name: str) -> ServerPool | None:
     """Return the servers that ``64xH100`` or ``16xH100+16xA100`` counts; None for another name.
 
     Raises:
@@ -221,9 +221,9 @@ def _counted_part(name: str, count: int, word: str) -> Servers:
         word: The kind, as it was written.
 
     Raises:
-        InputError: As `counted_servers` does.
+        InputError: As `parse_servers` does.
     """
-    kind = known_kind(word.replace(" ", "-"))
+    kind = find_kind(word.replace(" ", "-"))
     rows = _usual_servers()
     if kind is None or kind not in rows:
         near = suggestion(word.lower(), rows)
@@ -338,7 +338,7 @@ class ServersFile(Schema):
         return {"each": CountedServerEntry(count=self.servers, **dict(self.each))}
 
 
-def cluster_of_file(file: ServersFile) -> Cluster:
+def build_file_cluster(file: ServersFile) -> Cluster:
     """Return the cluster of a file of servers.
 
     Raises:
@@ -374,9 +374,9 @@ def _part_of_entry(entry: CountedServerEntry, network: Wire, path: str) -> Serve
         path: The path of its key.
 
     Raises:
-        InputError: As `cluster_of_file` does.
+        InputError: As `build_file_cluster` does.
     """
-    kind = known_kind(entry.kind)
+    kind = find_kind(entry.kind)
     if kind is None:
         figures(entry.kind)  # lists the known ones
     assert kind is not None

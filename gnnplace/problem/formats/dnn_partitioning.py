@@ -83,7 +83,7 @@ def read_dnn_partitioning(path: str | Path, cluster: Cluster | None) -> Problem:
         return _problem(Path(path).stem, file, cluster)
 
 
-def own_cluster(file: PartitioningFile) -> Cluster:
+def make_own_cluster(file: PartitioningFile) -> Cluster:
     """Return the accelerators and CPUs that the file speaks of."""
     memory = file.maxSizePerFPGA
     devices = [
@@ -112,7 +112,7 @@ def own_cluster(file: PartitioningFile) -> Cluster:
 def _problem(name: str, file: PartitioningFile, cluster: Cluster | None) -> Problem:
     nodes = file.nodes
     has_own_cluster = cluster is None
-    cluster = cluster or own_cluster(file)
+    cluster = cluster or make_own_cluster(file)
     cpu = [node.cpuLatency * MILLISECOND for node in nodes]
     accelerator = [
         node.fpgaLatency * MILLISECOND if node.supportedOnFpga else np.inf

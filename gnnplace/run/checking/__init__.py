@@ -18,8 +18,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.checking.comparison import Verification as Verification
     from gnnplace.run.checking.comparison import differences as differences
     from gnnplace.run.checking.dry_running import DryRun as DryRun
-    from gnnplace.run.checking.dry_running import claimed_count as claimed_count
     from gnnplace.run.checking.dry_running import dry_run as dry_run
+    from gnnplace.run.checking.dry_running import (
+        parse_claimed_count as parse_claimed_count,
+    )
     from gnnplace.run.checking.verification import WholeBatch as WholeBatch
     from gnnplace.run.checking.verification import (
         compare_with_whole_batch as compare_with_whole_batch,

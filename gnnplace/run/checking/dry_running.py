@@ -111,7 +111,7 @@ class DryRun:
         )
 
 
-def claimed_count(claim: str) -> int:
+def parse_claimed_count(claim: str) -> int:
     """Return the number of GPUs that a claim such as "cuda:4" speaks of.
 
     Raises:
@@ -146,7 +146,7 @@ def dry_run(
         InputError: the placement uses more devices than are claimed.
         InfeasibleError, MismatchError, DeadlockError: see `execute`.
     """
-    count = claimed_count(claim)
+    count = parse_claimed_count(claim)
     check_possible(problem, placement)
     plan = plan_execution(on_cuda(program), problem, with_sequences(problem, placement))
     if plan.devices[-1] >= count:
@@ -257,7 +257,7 @@ class ClaimedTransport(Transport):
                     f"a message of {_form(form.shape, form.dtype)} is "
                     f"{_form(tuple(tensor.shape), tensor.dtype)}"
                 )
-            self._mail.post(message, form.stride_of(tensor))
+            self._mail.post(message, form.find_strides(tensor))
 
         return send
 

@@ -26,7 +26,7 @@ from gnnplace.run.placed import (
     Execution,
     SavedValues,
     StepValues,
-    computed_values,
+    list_computed_values,
     state_values,
 )
 from gnnplace.run.workers import SEGMENT, Board, Task, available_cores, run_tasks
@@ -41,7 +41,7 @@ from gnnplace.tracing import (
     StepModule,
     coarsest,
     doubled,
-    largest_of,
+    find_largest,
     map_refs,
     on_device,
     relative_error,
@@ -120,7 +120,9 @@ def reference_step(
     Raises:
         ExecutionError: the program failed.
     """
-    saved = SavedValues(program, [*computed_values(program), *state_values(program)])
+    saved = SavedValues(
+        program, [*list_computed_values(program), *state_values(program)]
+    )
     board = Board(1)
     task = Task(
         "reference",
@@ -268,7 +270,7 @@ class _Step:
 
     def errors_against(self, reference: _Step) -> dict[str, float]:
         """Return the relative errors of loss and gradients against a reference, by name."""
-        largest = largest_of(reference.gradients.values())
+        largest = find_largest(reference.gradients.values())
         floor = max(NEGLIGIBLE * largest, VANISHED * float(reference.loss.abs()))
         errors = {"the loss": relative_error(self.loss, reference.loss)}
         for name in sorted(reference.gradients.keys() & self.gradients.keys()):

@@ -28,9 +28,9 @@ from gnnplace.tracing import (
     StepModule,
     arguments,
     claimed,
+    make_workload,
     unguarded,
     value_info,
-    workload_of,
 )
 from gnnplace.zoo import Loss, Workload
 
@@ -65,7 +65,7 @@ def check_device_map(
             parameter without a device.
     """
     try:
-        workload = workload_of(model, inputs, loss, fake=True)
+        workload = make_workload(model, inputs, loss, fake=True)
     except InputError as error:
         if isinstance(model, str):
             return str(error)  # it may be made once in a process

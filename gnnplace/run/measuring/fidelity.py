@@ -32,9 +32,9 @@ from gnnplace.measurements import (
     fit,
     halves,
     mean_overlap,
+    read_samples,
     settled,
     shortest,
-    stored_samples,
 )
 from gnnplace.placing import place, shown_placers, warm
 from gnnplace.problem import Placement, machine
@@ -309,5 +309,5 @@ def _older(
         clock = None
     else:
         clock = options.clock
-    samples = stored_samples(store, selection, clock, machine())
+    samples = read_samples(store, selection, clock, machine())
     return [sample for sample in samples if sample.run not in study.runs]

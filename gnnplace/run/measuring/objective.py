@@ -32,7 +32,7 @@ from gnnplace.measurements import (
     Selection,
     StepRecord,
     StoredRun,
-    fastest_of,
+    find_fastest,
     is_disturbed,
 )
 from gnnplace.measurements import Measured as Measured
@@ -247,7 +247,7 @@ class MeasuredObjective:
         if run.outcome.status == FAILED and run.source == SOURCE:
             return Measured(None, run.outcome.error, stored=True)
         disturbed = self._by_mode(run.mode) and run.disturbed
-        seconds = fastest_of(run, VIRTUAL if disturbed else self._clock)
+        seconds = find_fastest(run, VIRTUAL if disturbed else self._clock)
         good = run.outcome.status == OK and seconds
         if good:
             return Measured(seconds, stored=True, disturbed=disturbed)

@@ -12,9 +12,9 @@ from gnnplace.run.checking import (
     DryRun,
     Verification,
     WholeBatch,
-    claimed_count,
     compare_with_whole_batch,
     dry_run,
+    parse_claimed_count,
     verify,
 )
 from gnnplace.run.measuring.eager import eager_step_time
@@ -32,8 +32,8 @@ from gnnplace.tracing import (
     CaptureOptions,
     Program,
     capture_model,
+    make_workload,
     microbatched,
-    workload_of,
 )
 
 STEPS = 10  # The default number of steps of a run
@@ -156,7 +156,7 @@ def dry_run_placement(
         MismatchError: the placement is of another model.
     """
     options = options or CaptureOptions()
-    claimed_count(claim)
+    parse_claimed_count(claim)
     unbound = read_unbound_placement(
         placement,
         problem,
@@ -185,7 +185,7 @@ def eager_times(
 ) -> dict[int, float]:
     """Measure the seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
     options = options or CaptureOptions()
-    workload = workload_of(model)
+    workload = make_workload(model)
     return {
         threads: eager_step_time(
             workload.model,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.placed.result import StepValues as StepValues
     from gnnplace.run.placed.result import TransferTiming as TransferTiming
     from gnnplace.run.placed.result import WorkerMemory as WorkerMemory
-    from gnnplace.run.placed.result import computed_values as computed_values
+    from gnnplace.run.placed.result import list_computed_values as list_computed_values
     from gnnplace.run.placed.result import state_values as state_values
     from gnnplace.run.placed.setting import RunSetting as RunSetting
     from gnnplace.run.placed.setting import adapt_to_devices as adapt_to_devices

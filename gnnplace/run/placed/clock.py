@@ -85,11 +85,11 @@ def step_timing(clock: StepClock, mode: str, placement: Placement) -> StepTiming
         placement: The placement that runs, with its sequences.
     """
     if mode == "emulated":
-        return emulated_step(clock, placement)
-    return measured_step(clock)
+        return emulate_step(clock, placement)
+    return make_measured_step(clock)
 
 
-def measured_step(clock: StepClock) -> StepTiming:
+def make_measured_step(clock: StepClock) -> StepTiming:
     """Return a step by the wall clock, with the virtual one beside it."""
     plan = clock.plan
     devices = clock.plan.problem.cluster.devices
@@ -167,7 +167,7 @@ def _latency(plan: ExecutionPlan, message: int) -> float:
     return float(plan.problem.cluster.latency[transfer.source, transfer.target])
 
 
-def emulated_step(clock: StepClock, placement: Placement) -> StepTiming:
+def emulate_step(clock: StepClock, placement: Placement) -> StepTiming:
     """Simulate a step with the CPU times that its ops took."""
     plan = clock.plan
     problem = clock.plan.problem
@@ -188,7 +188,7 @@ def emulated_step(clock: StepClock, placement: Placement) -> StepTiming:
         for i in order
     )
     return StepTiming(
-        wall=measured_step(clock).wall,
+        wall=make_measured_step(clock).wall,
         virtual=result.step_time,
         interrupted=clock.interrupted(),
         ops=ops,

@@ -23,14 +23,14 @@ from gnnplace.run.placed.plan import ExecutionPlan, plan_execution
 from gnnplace.run.placed.result import (
     Execution,
     SavedValues,
-    computed_values,
+    list_computed_values,
     state_values,
 )
 from gnnplace.run.placed.setting import (
     RunSetting,
     adapt_to_devices,
-    emulated_kinds,
     execution_mode,
+    list_emulated_kinds,
 )
 from gnnplace.run.placed.source import TICKS
 from gnnplace.run.placed.worker import DeviceWorker, Records
@@ -44,7 +44,7 @@ from gnnplace.run.workers import (
     Task,
     run_tasks,
 )
-from gnnplace.simulation import Simulator, finished_placement
+from gnnplace.simulation import Simulator, finish_placement
 from gnnplace.tracing import Program
 
 FAILED, ENDED, DONE_KEY, ROWS = "failed", "ended", "done", "rows"
@@ -251,7 +251,7 @@ def execute(
         memory={
             run.name(w): r["memory"] for w, r in zip(run.workers, reports, strict=True)
         },
-        played=emulated_kinds(problem, plan.devices, mode),
+        played=list_emulated_kinds(problem, plan.devices, mode),
     )
 
 
@@ -300,7 +300,7 @@ class _WorkerRun(RunSetting):
     """Everything that parent and workers share in one run; made before forking."""
 
     def __init__(self, plan: ExecutionPlan, options: ExecutionOptions) -> None:
-        computed, state = computed_values(plan.program), state_values(plan.program)
+        computed, state = list_computed_values(plan.program), state_values(plan.program)
         num_steps, hosts, outputs = (
             options.steps + options.warmup,
             options.hosts,
@@ -378,4 +378,4 @@ def with_sequences(problem: Problem, placement: Placement) -> Placement:
     if placement.sequence is not None:
         return placement
     order = Simulator(problem).complete(placement.device)
-    return finished_placement(problem, placement.device, order)
+    return finish_placement(problem, placement.device, order)

@@ -253,7 +253,7 @@ def copies(program: Program, value: str) -> list[str]:
     return [f"{base_name(value)}#{k}" for k in range(program.microbatches)]
 
 
-def computed_values(program: Program) -> tuple[str, ...]:
+def list_computed_values(program: Program) -> tuple[str, ...]:
     """Return the values made by ops whose numbers a run reports: losses, gradients, outputs."""
     names = [*program.losses, *program.outputs]
     for value in program.gradients.values():

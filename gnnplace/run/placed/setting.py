@@ -141,7 +141,7 @@ def execution_mode(placement: Placement, problem: Problem) -> str:
     return "emulated"
 
 
-def emulated_kinds(
+def list_emulated_kinds(
     problem: Problem, devices: Iterable[int], mode: str
 ) -> tuple[str, ...]:
     """Return the kinds of devices other than the CPU that the CPU emulates."""

@@ -26,29 +26,29 @@ from gnnplace.plans import (
     check_placements,
     check_plan,
     check_stages,
-    counts_of,
     cuts_of,
+    find_counts,
     fingerprint,
-    inputs_of,
-    joined_runs,
+    join_runs,
     layer_numbers,
-    layouts_of,
+    make_layouts,
+    make_plan_inputs,
+    make_stage_calls,
     moved_to,
-    numbered_draws,
-    pieces_of,
+    number_draws,
     told_inputs,
     with_batch,
 )
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.parameters import Parameters, make_local_parameter
-from gnnplace.run.planned.passes import StageCode, last_readers, output_of
+from gnnplace.run.planned.passes import StageCode, last_readers, list_outputs
 from gnnplace.run.planned.runner import PlanRunner
-from gnnplace.run.planned.seats import Seat, seats_of, take_seat
-from gnnplace.run.planned.weights import scale_for
+from gnnplace.run.planned.seats import Seat, make_seats, take_seat
+from gnnplace.run.planned.weights import find_loss_scale
 from gnnplace.run.planned.whole import (
     is_whole,
-    marks_of,
+    make_marks,
     refuse_again,
     refuse_parts,
     replaced,
@@ -95,7 +95,7 @@ def apply_plan(
     refuse_again(model)
     file = plan.file
     beat = notify or _ignore
-    inputs = inputs_of(file) if inputs is None else inputs
+    inputs = make_plan_inputs(file) if inputs is None else inputs
     reduction = reduction or file.loss
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
@@ -121,7 +121,7 @@ def apply_plan(
     pieces = _cut_stages(file, recorded)
     holders = _holders(pieces, ranks, model)
     ties = [owners for owners in holders.values() if len(owners) > 1]
-    seat = take_seat(seats_of(file), torch_device, ties)
+    seat = take_seat(make_seats(file), torch_device, ties)
     beat(None)
     own_stages = [k for k, rank in enumerate(ranks) if rank == seat.rank]
     code = _make_code(file, recorded, pieces, own_stages, seat, holders)
@@ -141,11 +141,11 @@ def apply_plan(
         keepers=keepers,
         holders=holders,
         whole=recorded.layers.step,
-        loss_type=graph.values[output_of(graph)[0]].dtype,
-        scale=scale_for(file.precision),
+        loss_type=graph.values[list_outputs(graph)[0]].dtype,
+        scale=find_loss_scale(file.precision),
         recorded=Fingerprint(model, None, read, loss),
-        counts=counts_of(graph) if file.batch > file.microbatch_size else None,
-        marks=marks_of(store, model),
+        counts=find_counts(graph) if file.batch > file.microbatch_size else None,
+        marks=make_marks(store, model),
     )
     runner.marks.put()
     return runner
@@ -169,11 +169,11 @@ def _cut_stages(file: PlanFile, recorded: _Model) -> tuple[StageCalls, ...]:
             ]
             recomputed.append([[graph.calls[i].name for i in run] for run in runs])
         else:
-            joined = joined_runs(layers, indices, entry.layers)
+            joined = join_runs(layers, indices, entry.layers)
             recomputed.append(
                 [[n for k in run for n in segments[k].members] for run in joined]
             )
-    return pieces_of(graph, [stage.members for stage in file.stages], recomputed)
+    return make_stage_calls(graph, [stage.members for stage in file.stages], recomputed)
 
 
 def _make_code(
@@ -187,7 +187,7 @@ def _make_code(
     """Return what this process runs of each of its stages, by stage."""
     layers = recorded.layers
     model = recorded.workload.model
-    layouts = layouts_of(
+    layouts = make_layouts(
         layers, [pieces[k] for k in own_stages], [file.stages[k] for k in own_stages]
     )
     zero = max(file.stages[k].zero for k in own_stages)
@@ -212,7 +212,7 @@ def _make_code(
             placed=placed,
             model=model,
             parameters=parameters,
-            draws=numbered_draws(layers.calls, pieces[k].calls),
+            draws=number_draws(layers.calls, pieces[k].calls),
             autocast=partial(
                 torch.autocast,
                 kind,
@@ -222,7 +222,7 @@ def _make_code(
             ),
             done=last_readers(layers.calls, pieces[k]),
             converted=layouts.converted,
-            cut=(border_of(file, k - 1) if k else "whole", border_of(file, k)),
+            cut=(find_border(file, k - 1) if k else "whole", find_border(file, k)),
             examples=file.microbatch_size,
             regather=(
                 frozenset(pieces[k].calls) - attention
@@ -234,7 +234,7 @@ def _make_code(
     }
 
 
-def border_of(file: PlanFile, stage: int) -> str:
+def find_border(file: PlanFile, stage: int) -> str:
     """Return how shards cut what a stage sends to the next: "whole" if their meshes differ."""
     pair = file.stages[stage : stage + 2]
     is_same = len({(entry.axes, entry.border) for entry in pair}) == 1

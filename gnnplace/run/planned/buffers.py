@@ -41,10 +41,10 @@ class PassBuffers:
         if name not in self.copied and name not in self.tensors:
             return self.model.get_buffer(name)
         if name not in self.tensors:
-            self.tensors[name] = self.copy_of(self.model.get_buffer(name))
+            self.tensors[name] = self.get_copy(self.model.get_buffer(name))
         return self.tensors[name]
 
-    def copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def get_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor on memory of this pass; tensors that share memory share it here too."""
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
@@ -69,9 +69,9 @@ class PassBuffers:
     ) -> PassBuffers:
         """Return copies of buffers as they are now, with the memory of views of them."""
         taken = PassBuffers(self.model, ())
-        taken.tensors = {name: taken.copy_of(self.get(name)) for name in names}
+        taken.tensors = {name: taken.get_copy(self.get(name)) for name in names}
         for view in views:
-            taken.copy_of(view)
+            taken.get_copy(view)
         return taken
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class PassBuffers:
             self.model.get_buffer(name).copy_(tensor)
 
 
-def observed_buffers(graph: CallGraph) -> frozenset[str]:
+def list_observed_buffers(graph: CallGraph) -> frozenset[str]:
     """Return the changed buffers of which something is read, saved or sent.
 
     Of others no pass needs a copy: counters that nothing reads, running statistics of norms.

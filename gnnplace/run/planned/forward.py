@@ -31,14 +31,14 @@ from gnnplace.plans import (
     check_placements,
     check_stages,
     cuts_of,
-    home_of,
-    inputs_of,
-    layouts_of,
-    pieces_of,
+    make_home_layout,
+    make_layouts,
+    make_plan_inputs,
+    make_stage_calls,
 )
 from gnnplace.run.planned.parameters import LocalParameter, Parameters
-from gnnplace.run.planned.passes import StageCode, last_readers, output_of
-from gnnplace.run.planned.seats import Seat, Seats, check_processes, seats_of
+from gnnplace.run.planned.passes import StageCode, last_readers, list_outputs
+from gnnplace.run.planned.seats import Seat, Seats, check_processes, make_seats
 from gnnplace.run.planned.whole import replaced
 from gnnplace.sharding import (
     LayerGraph,
@@ -73,11 +73,13 @@ def split_model(
         )
     refuse_meta(model, (), "apply")
     kind = next((p.device.type for p in model.parameters()), "cpu")
-    seat = _seat(seats_of(file), mesh, kind)
+    seat = _seat(make_seats(file), mesh, kind)
     forward = _Forward(file, model, seat, loss, model.__dict__.get("forward"))
     if file.inputs:
         try:
-            forward.layers(inputs_of(file), proven=False)  # the first pass proves it
+            forward.layers(
+                make_plan_inputs(file), proven=False
+            )  # the first pass proves it
         except CaptureError:
             pass  # a model of another type than it was planned in: its first pass is checked
         except InputError as error:
@@ -166,7 +168,7 @@ class _Traced:
         grad = torch.is_grad_enabled()
         values = self.code.forward((), inputs, None, (0, 0, 0), grad=grad)
         outputs = [_Whole.apply(x) if x.requires_grad else x for x in values]
-        by_value = dict(zip(output_of(self.graph), outputs, strict=True))
+        by_value = dict(zip(list_outputs(self.graph), outputs, strict=True))
 
         def output(leaf: object) -> object:
             if isinstance(leaf, CallRef):
@@ -227,7 +229,7 @@ class _Forward:
 
     def _home(self, name: str) -> Layout:
         """Return the layout of a parameter over the shards."""
-        return home_of(self.file.stages[0], name)
+        return make_home_layout(self.file.stages[0], name)
 
     @torch.compiler.disable
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -281,8 +283,8 @@ class _Forward:
             layers = self.layers(inputs)
         graph = layers.calls
         entries = self.file.stages
-        (piece,) = pieces_of(graph, [entries[0].members], [[]])
-        layouts = layouts_of(layers, [piece], entries)
+        (piece,) = make_stage_calls(graph, [entries[0].members], [[]])
+        layouts = make_layouts(layers, [piece], entries)
         self._share_generator_state(graph)
         parameters = dict(self.model.named_parameters())
         code = StageCode(

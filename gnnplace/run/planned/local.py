@@ -26,7 +26,7 @@ from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.torch_names import DisableTorchFunctionSubclass, pytree
-from gnnplace.tracing import storage_of
+from gnnplace.tracing import get_storage_key
 
 NUMBERS = (
     "item",
@@ -94,7 +94,9 @@ class Local(torch.Tensor):
                 if isinstance(leaf, torch.Tensor):
                     fewer = leaf.numel() < min(x.numel() for x in marked)
                     # It is no view.
-                    if fewer and storage_of(leaf) not in map(storage_of, marked):
+                    if fewer and get_storage_key(leaf) not in map(
+                        get_storage_key, marked
+                    ):
                         _refuse(name)
                     mark(leaf, Local)
         return result

@@ -19,8 +19,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace.plans import ATTENTION, StageCalls, border_layout, seed_of
-from gnnplace.run.planned.buffers import PassBuffers, observed_buffers
+from gnnplace.plans import ATTENTION, StageCalls, border_layout, derive_seed
+from gnnplace.run.planned.buffers import PassBuffers, list_observed_buffers
 from gnnplace.run.planned.parameters import Parameters
 from gnnplace.run.planned.weights import QUEUED, Pack, Queue, product
 from gnnplace.sharding import (
@@ -80,7 +80,7 @@ class StageCode:
     observed: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "observed", observed_buffers(self.graph))
+        object.__setattr__(self, "observed", list_observed_buffers(self.graph))
 
     @property
     def whole(self) -> Layout:
@@ -144,13 +144,13 @@ class StageCode:
                 replicated = self.whole
                 return tuple(
                     run.get(value, replicated, replicated)
-                    for value in output_of(self.graph)
+                    for value in list_outputs(self.graph)
                 )
             places = [(v, self.border(v, leaves=True)) for v in self.piece.leaving]
             return tuple(run.get(value, place, place) for value, place in places)
 
 
-def output_of(graph: CallGraph) -> tuple[int, ...]:
+def list_outputs(graph: CallGraph) -> tuple[int, ...]:
     """Return the values that a graph returns."""
     return tuple(
         x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)
@@ -159,7 +159,7 @@ def output_of(graph: CallGraph) -> tuple[int, ...]:
 
 def last_readers(graph: CallGraph, piece: StageCalls) -> dict[int, tuple[int, ...]]:
     """Return the values that nothing reads after a call, by position of the call."""
-    leaving = {*piece.leaving, *output_of(graph)}
+    leaving = {*piece.leaving, *list_outputs(graph)}
     last: dict[int, int] = {}
     for position, index in enumerate(piece.calls):
         call = graph.calls[index]
@@ -229,7 +229,7 @@ class _Pass:
                 buffers = state.snapshot(state.tensors, ())
                 for value, view in views.items():
                     values[value] = (
-                        buffers.copy_of(state.copy_of(view)),
+                        buffers.get_copy(state.get_copy(view)),
                         read_values[value][1],
                     )
             inner = _Pass(
@@ -267,7 +267,7 @@ class _Pass:
         code = self.code
         if index in code.draws:
             with Seeded(
-                partial(seed_of, *self.causes),
+                partial(derive_seed, *self.causes),
                 code.draws[index] + self._draw_offset(index),
             ):
                 self._compute(index)

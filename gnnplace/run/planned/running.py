@@ -21,10 +21,10 @@ from gnnplace.errors import MismatchError
 from gnnplace.plans import MESSAGES, PASSES, Action, Plan, check_plan
 from gnnplace.run.checking import Verification
 from gnnplace.run.planned.apply import check_model
-from gnnplace.run.planned.seats import seats_of
+from gnnplace.run.planned.seats import make_seats
 from gnnplace.run.planned.trial import LOSSES, Trial, loss_difference, run_trial
 from gnnplace.run.workers import run_group, shared_words
-from gnnplace.tracing import load, refuse_meta, workload_of
+from gnnplace.tracing import load, make_workload, refuse_meta
 from gnnplace.zoo import Workload
 
 KINDS = (*PASSES, *MESSAGES)
@@ -138,8 +138,8 @@ def run_plan(
         ExecutionError: a worker died, failed or hung.
     """
     check_plan(plan.file)
-    seats = seats_of(plan.file)
-    make = (lambda: workload_of(model)) if isinstance(model, str) else model
+    seats = make_seats(plan.file)
+    make = (lambda: make_workload(model)) if isinstance(model, str) else model
     if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         return _under_torchrun(
             plan, make, timeout, train=train, steps=steps, beside=beside

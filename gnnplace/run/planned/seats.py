@@ -65,7 +65,7 @@ class Seats:
         raise InputError(f"plan: there is no process {process} among {self.count}")
 
 
-def seats_of(file: PlanFile) -> Seats:
+def make_seats(file: PlanFile) -> Seats:
     """Return the processes of a plan that was checked.
 
     Raises:

@@ -32,8 +32,8 @@ from gnnplace.plans import (
     as_type,
     batch_of,
     drawn_alike,
-    precision_of,
     retyped,
+    run_in_precision,
     with_batch,
 )
 from gnnplace.run.checking import Difference, differences
@@ -41,7 +41,7 @@ from gnnplace.run.planned.apply import apply_plan
 from gnnplace.run.planned.runner import PlanRunner
 from gnnplace.run.workers import Replica, Seconds, meet, time_steps
 from gnnplace.torch_names import OpOverload, TorchDispatchMode, pytree
-from gnnplace.tracing import StepModule, in_double, may_draw, shares_of
+from gnnplace.tracing import StepModule, in_double, make_shares, may_draw
 from gnnplace.zoo import Workload
 
 TOLERANCE = {
@@ -176,7 +176,7 @@ def _make_rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
     steps: dict[str, nn.Module | None] = {}
     if batch_of(workload) % count == 0:
         steps["data parallelism (DDP)"] = Replica(
-            workload, shares_of(workload, count)[rank]
+            workload, make_shares(workload, count)[rank]
         )
     one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
     steps["one device"] = None if rank else one
@@ -422,11 +422,11 @@ def alone_step(
         weight = 1.0 / count
     total = torch.zeros((), dtype=torch.float64)
     for k, inputs in enumerate(
-        shares_of(workload, count) if count > 1 else [workload.inputs]
+        make_shares(workload, count) if count > 1 else [workload.inputs]
     ):
         step = StepModule(workload.model, workload.loss, inputs)
         with drawn_alike(0, number, k, attention=attends(plan)):
-            with precision_of(plan.file.precision):
+            with run_in_precision(plan.file.precision):
                 loss = step(*step.inputs())
             (loss * weight).backward()
         total += loss.detach()

@@ -217,7 +217,7 @@ class LossScale:
             self.good = 0
 
 
-def scale_for(precision: str) -> LossScale | None:
+def find_loss_scale(precision: str) -> LossScale | None:
     """Return the factor on the loss that a precision needs; None if it needs none."""
     if precision in MOST:
         return LossScale(MOST[precision])

@@ -185,7 +185,7 @@ def note_dropped(store: Parameters) -> None:
         )
 
 
-def marks_of(store: Parameters, model: nn.Module) -> Marks:
+def make_marks(store: Parameters, model: nn.Module) -> Marks:
     """Return the marks that refuse numbers of a model's parameters unless all are here, whole."""
     _watch()
     named = dict(model.named_parameters())

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 from gnnplace.costs import profile_model
 from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 from gnnplace.files import write_json
-from gnnplace.lightning_names import trainer_of
+from gnnplace.lightning_names import find_trainer
 from gnnplace.placing import DEFAULT_BUDGET, place
 from gnnplace.problem import (
     OPTIONS_KEY,
@@ -181,7 +181,7 @@ def _noted_logs(module: LightningModule) -> Iterator[Notes]:
 @contextmanager
 def _without_trainer(module: LightningModule) -> Iterator[None]:
     """Hide the trainer, through which all of a run can be reached, within the context."""
-    trainer = trainer_of(module)
+    trainer = find_trainer(module)
     module.trainer = _Unknown("trainer")
     try:
         yield

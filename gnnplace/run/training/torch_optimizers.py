@@ -38,7 +38,7 @@ STATE = {
 """Names of the state tensors in `torch.optim`, by those of captured optimizers."""
 
 
-def captured_method(optimizer: torch.optim.Optimizer, model: nn.Module) -> Optimizer:
+def capture_method(optimizer: torch.optim.Optimizer, model: nn.Module) -> Optimizer:
     """Return the captured optimizer that computes what a torch one computes.
 
     SGD, Adam and AdamW with their plain options have updates whose costs are known; all others run

@@ -46,7 +46,7 @@ from gnnplace.run.training.attachment import Attachment, Redirection
 from gnnplace.run.training.batches import Batches
 from gnnplace.run.training.placed_step import PlacedStep
 from gnnplace.run.training.torch_optimizers import (
-    captured_method,
+    capture_method,
     check_options,
     find_groups,
     get_constants,
@@ -137,7 +137,7 @@ class TrainingStep:
         refuse_meta(self._model, inputs, "compile")
         self._cast = _autocast()
         with reading(self._model) as read:
-            program, problem, placement = self.placed_program(inputs)
+            program, problem, placement = self.capture_placed_program(inputs)
         options, mode = self.options, self.options.mode
         if mode == AUTO:
             mode = execution_mode(placement, problem)
@@ -185,7 +185,9 @@ class TrainingStep:
         attachment.follow()
         return attachment
 
-    def placed_program(self, inputs: Inputs) -> tuple[Program, Problem, Placement]:
+    def capture_placed_program(
+        self, inputs: Inputs
+    ) -> tuple[Program, Problem, Placement]:
         """Return what the workers run, captured with a batch as its example; nothing is started."""
         workload = Workload(type(self._model).__name__, self._model, inputs, self._loss)
         program = capture_workload(
@@ -445,7 +447,7 @@ def _method(
     optimizer: str | Optimizer | torch.optim.Optimizer | None, model: nn.Module
 ) -> Optimizer:
     if isinstance(optimizer, torch.optim.Optimizer):
-        return captured_method(optimizer, model)
+        return capture_method(optimizer, model)
     return find_optimizer("sgd" if optimizer is None else optimizer)
 
 

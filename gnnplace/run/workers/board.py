@@ -2,7 +2,7 @@
 
 A waiting worker first spins and then yields its core. If each worker has its own core, a spinning
 worker sees a flag within a microsecond; workers that share a core yield at once, so that the other
-can run. The flags need stores to be seen in order, which x86 guarantees (`ordered_stores`).
+can run. The flags need stores to be seen in order, which x86 guarantees (`has_ordered_stores`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ YIELDS = 20
 NAP = 5e-5
 
 
-def ordered_stores() -> bool:
+def has_ordered_stores() -> bool:
     """Return whether other cores see the stores of one core in order."""
     return platform.machine().lower() in ("x86_64", "amd64", "i686", "i386")
 

@@ -16,8 +16,8 @@ from gnnplace.run.workers.tasks import (
     Task,
     Worker,
     end_workers,
+    make_reply,
     prepare_worker,
-    reply_of,
     start_worker,
     supervise,
 )
@@ -98,12 +98,12 @@ class Crew:
 
 def _serve(task: Task, pipe: Connection, parent: int) -> None:
     prepare_worker(task, parent)
-    reply, answer = reply_of(task.run)
+    reply, answer = make_reply(task.run)
     pipe.send(reply)
     while not reply.failed:
         try:
             request = pipe.recv()
         except EOFError:
             return
-        reply, _ = reply_of(lambda given=request: answer(given), keep=True)  # type: ignore[misc]
+        reply, _ = make_reply(lambda given=request: answer(given), keep=True)  # type: ignore[misc]
         pipe.send(reply)

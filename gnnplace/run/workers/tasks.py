@@ -193,10 +193,10 @@ def daemons_may_fork() -> Iterator[None]:
 
 def _work(task: Task, pipe: Connection, parent: int) -> None:
     prepare_worker(task, parent)
-    pipe.send(reply_of(task.run, keep=True)[0])
+    pipe.send(make_reply(task.run, keep=True)[0])
 
 
-def reply_of(work: Callable[[], Any], keep: bool = False) -> tuple[Reply, Any]:
+def make_reply(work: Callable[[], Any], keep: bool = False) -> tuple[Reply, Any]:
     """Do the work; return its reply, which has the result if `keep`, and the result."""
     try:
         result = work()

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from gnnplace.errors import UnsupportedError
-from gnnplace.run.workers.board import STRIDE, WAITING, Board, ordered_stores
+from gnnplace.run.workers.board import STRIDE, WAITING, Board, has_ordered_stores
 from gnnplace.run.workers.memory import (
     LINE,
     Arena,
@@ -100,7 +100,7 @@ class Message:
             span(self.shape, contiguous_stride(self.shape)),
         )
 
-    def stride_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
+    def find_strides(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """Return a tensor's strides in the buffer: its own if they fit, else contiguous ones."""
         fits = span(self.shape, tensor.stride()) <= self.capacity
         if fits:
@@ -157,7 +157,7 @@ class MessageLayouts:
 
     def publish(self, message: int, tensor: torch.Tensor) -> tuple[int, ...]:
         """Store and return a tensor's strides in the buffer: its own or contiguous ones."""
-        stride = self._messages[message].stride_of(tensor)
+        stride = self._messages[message].find_strides(tensor)
         base = message * ROW
         for i, step in enumerate(stride):
             self.words[base + i] = step
@@ -349,7 +349,7 @@ class GlooMessages(Transport):
         def send(tensor: torch.Tensor, turn: int) -> None:
             nonlocal staged, stride
             if staged is None:
-                stride = form.stride_of(tensor)
+                stride = form.find_strides(tensor)
                 staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
                 header = torch.zeros(ROW, dtype=torch.int64)
                 header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
@@ -454,7 +454,7 @@ def make_transport(name: str, messages: tuple[Message, ...], board: Board) -> Tr
     Raises:
         UnsupportedError: shared memory on a machine whose cores see stores out of order.
     """
-    if name == "shm" and not ordered_stores():
+    if name == "shm" and not has_ordered_stores():
         raise UnsupportedError(
             "transport 'shm': flags in shared memory need a machine that shows stores in order "
             "(x86); use transport='gloo'"

@@ -42,9 +42,9 @@ from gnnplace.sharding.captured.layout import (
     SplitGraph,
     SplitOp,
     SplitValue,
+    count_parts,
     made_layout,
     parts_in,
-    parts_of,
     pending_layouts,
     read_layout,
     settled,
@@ -229,7 +229,7 @@ def compute(
         machine: speeds of a device and of its link.
         seconds: the seconds of the whole operation, where they were measured.
     """
-    parts = math.prod(parts_of(split, mesh).values())
+    parts = math.prod(count_parts(split, mesh).values())
     if seconds is not None:
         fixed = min(seconds, machine.overhead)
         return fixed + (seconds - fixed) / parts
@@ -255,7 +255,7 @@ def exchange(
     """Return the seconds of what an operation's parts exchange, forward and backward; see
     `Exchanged`.
     """
-    parts = parts_of(split, mesh)
+    parts = count_parts(split, mesh)
     seconds = 0.0
     for label, (elements, sent) in op.shape.exchanges:
         n = parts.get(label, 1)

@@ -125,7 +125,7 @@ class SplitOp:
         """Describe a configuration, such as ``heads over 4, batch over 2``; the largest split
         first.
         """
-        parts = parts_of(configuration, mesh)
+        parts = count_parts(configuration, mesh)
         called = dict(self.names)
         by_size = [(-n, called.get(label, label)) for label, n in parts.items()]
         cut = sorted(by_size)
@@ -171,7 +171,7 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     return tuple(
         c
         for c in itertools.product(labels, repeat=len(mesh))
-        if all(extents[label] % n == 0 for label, n in parts_of(c, mesh).items())
+        if all(extents[label] % n == 0 for label, n in count_parts(c, mesh).items())
         and not _cut_twice(c, mesh, grouped, sending)
     )
 
@@ -198,7 +198,7 @@ def _cut_twice(
     return False
 
 
-def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
+def count_parts(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
     """Return the number of parts of each label that is split."""
     parts: Counter[str] = Counter()
     for label, size in zip(configuration, mesh, strict=True):

@@ -352,7 +352,7 @@ class CapturedProblem:
         )
 
 
-def captured_tables(captured: CapturedProblem) -> ShardingProblem:
+def build_captured_tables(captured: CapturedProblem) -> ShardingProblem:
     """Build the cost tables; equal operations and pairs share them."""
     count = len(captured.graph.ops)
     unique: dict[object, tuple[FloatArray, FloatArray]] = {}
@@ -410,7 +410,9 @@ def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:
     return unique, np.array([index[port] for port in ports])
 
 
-def captured_parts(captured: CapturedProblem, strategy: Sequence[int]) -> CostParts:
+def price_captured_parts(
+    captured: CapturedProblem, strategy: Sequence[int]
+) -> CostParts:
     """Return the seconds of a strategy by what they go to, and bytes a device."""
     return total_parts(parts_by_op(captured, strategy))
 

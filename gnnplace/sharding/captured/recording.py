@@ -61,14 +61,14 @@ from gnnplace.tracing import (
     check_layouts,
     check_loss,
     check_scalar,
+    find_tensors,
     function_name,
+    get_storage_key,
     make_fake_mode,
     other_generators,
     prove,
-    proved_apart,
+    prove_apart,
     quiet,
-    storage_of,
-    tensors_in,
     user_functions,
     without_numbers,
 )
@@ -185,7 +185,7 @@ def _proved(
     if layers and mode is not None:
         short = _replay(graph, layers.values())
         stands = {path: layer.stand for path, layer in layers.items()}
-        proof = proved_apart(step, short, name, mode, stands)
+        proof = prove_apart(step, short, name, mode, stands)
         if proof is not None:
             return replace(
                 proof, random=find_random_calls(proof.random, layers.values())
@@ -405,7 +405,9 @@ def _entering(recorder: _Recorder, path: str, leaf: bool) -> Callable[..., None]
         recorder.stack.append((name, leaf))
         recorder.running.append(path)
         if (visited := recorder.visits.of.get(path)) is not None:
-            leaves, structure = flatten_leaves((args, kwargs), recorder.values_of)
+            leaves, structure = flatten_leaves(
+                (args, kwargs), recorder.parse_set_values
+            )
             visited.append(
                 Visit(
                     first=len(recorder.calls),
@@ -428,7 +430,7 @@ def _leaving(recorder: _Recorder, path: str) -> Callable[..., None]:
         if visited := recorder.visits.of.get(path):
             visited[-1].last = len(recorder.calls)
             visited[-1].results, visited[-1].results_structure = flatten_leaves(
-                output, recorder.values_of
+                output, recorder.parse_set_values
             )
 
     return leave
@@ -441,7 +443,7 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.visits = visits
         self.running: list[str] = []
-        self._buffers = {storage_of(x) for x in buffers}
+        self._buffers = {get_storage_key(x) for x in buffers}
         self._names_of: dict[Any, list[str]] = {}
         self._changing: dict[str, list[int]] = {}
         self._lasting: set[int] = set()
@@ -449,7 +451,7 @@ class _Recorder(TorchFunctionMode):
         self.calls: list[LayerCall] = []
         self.values: list[LayerValue] = []
         self.constants: dict[int, torch.Tensor] = {}
-        self.values_of: dict[int, int] = {}
+        self.parse_set_values: dict[int, int] = {}
         self._alive: dict[int, list[tuple[torch.Tensor, int]]] = {}  # by their memory
         self._stale: dict[int, str] = {}
         self._names: dict[str, int] = {}
@@ -468,10 +470,10 @@ class _Recorder(TorchFunctionMode):
         self.values.append(value)
         index = len(self.values) - 1
         if source == BUFFER:
-            self._names_of.setdefault(storage_of(tensor), []).append(name)
-        self.values_of[id(tensor)] = index
+            self._names_of.setdefault(get_storage_key(tensor), []).append(name)
+        self.parse_set_values[id(tensor)] = index
         try:
-            memory = storage_of(tensor)
+            memory = get_storage_key(tensor)
         except RuntimeError:  # what torch.func makes has none
             memory = id(tensor)
         self._alive.setdefault(memory, []).append((tensor, index))
@@ -485,19 +487,19 @@ class _Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        read = tensors_in((args, kwargs))
+        read = find_tensors((args, kwargs))
         if len(read) > 1 and function_name(func) in SIZED:
             args = (args[0], *as_numbers(args[1:]))
             kwargs = as_numbers(kwargs)
-            read = tensors_in((args, kwargs))
+            read = find_tensors((args, kwargs))
         versions = [x._version for x in read]
         result = func(*args, **kwargs)
         changed = [x for x, v in zip(read, versions, strict=True) if x._version != v]
-        results = tensors_in(result)
+        results = find_tensors(result)
         if (
             func is torch.Tensor.__getitem__
             and results
-            and storage_of(results[0]) == storage_of(read[0])
+            and get_storage_key(results[0]) == get_storage_key(read[0])
         ):
             self._parts[id(results[0])] = read[0], args[1]
         if (
@@ -508,7 +510,7 @@ class _Recorder(TorchFunctionMode):
             func = torch.Tensor.__setitem__
             args = (*part, args[1])
             results = []
-            read = tensors_in(args)
+            read = find_tensors(args)
             changed = [part[0]]
         if results or changed:
             self._note(
@@ -547,14 +549,14 @@ class _Recorder(TorchFunctionMode):
         ref_args, ref_kwargs = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
         changes = not returned
         results = changed[:1] if changes else returned
-        inplace = any(storage_of(x) not in self._buffers for x in changed)
-        if any(storage_of(x) in self._buffers for x in changed):
+        inplace = any(get_storage_key(x) not in self._buffers for x in changed)
+        if any(get_storage_key(x) in self._buffers for x in changed):
             self._lasting.add(len(self.calls))
             self.visits.irregular.update(self.running)
         if is_any_autocast_enabled() or SAVED_HOOKS(True):
             self.visits.irregular.update(self.running)
         statistics = running_statistics(func, args, kwargs)
-        for storage in {storage_of(x) for x in (*changed, *statistics)}:
+        for storage in {get_storage_key(x) for x in (*changed, *statistics)}:
             for buffer in self._names_of.get(storage, ()):
                 self._changing.setdefault(buffer, []).append(len(self.calls))
         for tensor in changed:
@@ -576,7 +578,7 @@ class _Recorder(TorchFunctionMode):
     def _ref(self, leaf: object) -> object:
         """Return a reference to the value of a tensor; anything else as it is."""
         if isinstance(leaf, torch.Tensor):
-            return CallRef(self.values_of[id(leaf)])
+            return CallRef(self.parse_set_values[id(leaf)])
         return leaf
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
@@ -585,9 +587,9 @@ class _Recorder(TorchFunctionMode):
         Raises:
             CaptureError: another view of the tensor was changed in place.
         """
-        if id(tensor) not in self.values_of:
+        if id(tensor) not in self.parse_set_values:
             self.constants[self.enter(tensor, CONSTANT)] = tensor
-        index = self.values_of[id(tensor)]
+        index = self.parse_set_values[id(tensor)]
         if index in self._stale:
             raise CaptureError(
                 f"{name}: reads a tensor that {self._stale[index]} changed in place through "
@@ -597,7 +599,7 @@ class _Recorder(TorchFunctionMode):
 
     def _spoil(self, tensor: torch.Tensor, name: str) -> None:
         """Mark all further tensors on the same storage as stale: they must not be read any more."""
-        storage = storage_of(tensor)
+        storage = get_storage_key(tensor)
         if storage in self._buffers:
             return  # changed in place on every device alike
         for alias, index in self._alive.get(storage, ()):
@@ -705,4 +707,4 @@ def running_statistics(
     if not trains:
         return []
     named = [kwargs.get("running_mean"), kwargs.get("running_var")]
-    return tensors_in((args[1:3], named))
+    return find_tensors((args[1:3], named))

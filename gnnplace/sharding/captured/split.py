@@ -23,7 +23,7 @@ from gnnplace.sharding.captured.layout import (
 )
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
-    captured_tables,
+    build_captured_tables,
     ddp_parts,
     parts_by_op,
     total_parts,
@@ -224,4 +224,4 @@ def layer_tables(
     captured = CapturedProblem(
         graph=layers.operations, mesh=mesh, machine=machine, seconds=tuple(seconds)
     )
-    return LayerTables(layers, captured, captured_tables(captured))
+    return LayerTables(layers, captured, build_captured_tables(captured))

@@ -31,7 +31,7 @@ LARGE_SIDE = 4096
 """Rows and columns of the product that is timed on CPUs and on GPUs."""
 
 
-def measured_figures(
+def measure_figures(
     layers: LayerGraph, mesh: DeviceMesh
 ) -> tuple[MeshMachine, tuple[float, ...]]:
     """Measure speeds and, on CPUs, the seconds of every call; all devices call it.

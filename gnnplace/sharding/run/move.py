@@ -49,7 +49,7 @@ def set_mesh_group(mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
     setattr(mesh, NAME, group)
 
 
-def grouped_shard(axis: int, groups: int) -> Placement:
+def make_grouped_shard(axis: int, groups: int) -> Placement:
     """Return the placement of an axis whose groups are all cut: a device has a part of
     every group.
     """
@@ -66,7 +66,7 @@ def _placement(place: Place) -> Placement:
         return Partial()
     if place == REPLICATED:
         return Replicate()
-    return grouped_shard(*place) if place.groups else Shard(place.axis)
+    return make_grouped_shard(*place) if place.groups else Shard(place.axis)
 
 
 def redistribute(

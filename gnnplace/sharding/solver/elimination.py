@@ -34,7 +34,13 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.classes import Classes
-from gnnplace.sharding.solver.tables import Buckets, Factor, Memo, buckets_of, cells_of
+from gnnplace.sharding.solver.tables import (
+    Buckets,
+    Factor,
+    Memo,
+    buckets_of,
+    pick_cells,
+)
 
 # Tables: the nodes of their axes, and their cells.
 Cells = list[tuple[tuple[int, ...], FloatArray]]
@@ -112,7 +118,7 @@ class _Elimination:
         counts = {neighbour: len(part) for neighbour, part in picked.items()}
         self._check_size(counts.values())
         picked[node] = _representatives(memo, node, tables, self.sizes[node])
-        cells = [(table.scope, cells_of(table, picked)) for table in tables]
+        cells = [(table.scope, pick_cells(table, picked)) for table in tables]
         counts[node] = len(picked[node])
         split = _splittable(node, cells)
         if split is None:

@@ -35,7 +35,7 @@ from gnnplace.sharding.solver.search import ShardingResult, best_strategy
 from gnnplace.sharding.solver.supported import (
     Point,
     Supported,
-    supported_points,
+    list_supported_points,
     undominated,
 )
 from gnnplace.sharding.solver.tree import factors_of
@@ -95,7 +95,7 @@ def pareto_frontier(
         limit = np.inf
     else:
         limit = memory_limit * (1 + 1e-12)
-    supported = supported_points(
+    supported = list_supported_points(
         problem, factors, lambda fast, small: small.memory <= limit
     )
     _check_limit(min(point.memory for point in supported.points), limit)
@@ -121,7 +121,7 @@ def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingRe
     _check(problem, 0.0, memory_limit)
     begin = time.perf_counter()
     limit = memory_limit * (1 + 1e-12)
-    supported = supported_points(
+    supported = list_supported_points(
         problem,
         factors_of(problem),
         lambda fast, small: fast.memory > limit >= small.memory,
@@ -152,7 +152,7 @@ def smallest_within(problem: ShardingProblem, time_limit: float) -> ShardingResu
         raise InputError(f"time limit: {time_limit:g} is not a number of seconds")
     begin = time.perf_counter()
     limit = time_limit * (1 + 1e-12)
-    supported = supported_points(
+    supported = list_supported_points(
         problem,
         factors_of(problem),
         lambda fast, small: fast.time <= limit < small.time,

@@ -117,7 +117,7 @@ def undominated(points: list[Point]) -> list[Point]:
     return points_kept
 
 
-def supported_points(
+def list_supported_points(
     problem: ShardingProblem,
     factors: Factors,
     wanted: Wanted = lambda fast, small: True,

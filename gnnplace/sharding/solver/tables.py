@@ -67,7 +67,7 @@ class Memo:
         return self.of(tuple(map(id, parts)), parts, partial(joint, parts))
 
 
-def cells_of(table: Factor, picked: Mapping[int, LongArray]) -> FloatArray:
+def pick_cells(table: Factor, picked: Mapping[int, LongArray]) -> FloatArray:
     """Return a table's cells for ``picked`` configurations of each node."""
     cost = table.cost
     for axis, (node, classes) in enumerate(
@@ -126,7 +126,7 @@ def _sum(
     for node, *parts in zip(first.scope, first.classes, second.classes, strict=True):
         classes[node] = memo.joint(parts)
     picked = {node: part.first for node, part in classes.items()}
-    cells = cells_of(first, picked) + cells_of(second, picked)
+    cells = pick_cells(first, picked) + pick_cells(second, picked)
     return cells, tuple(classes.values())
 
 

@@ -121,7 +121,7 @@ class Factors:
 def factors_of(problem: ShardingProblem) -> Factors:
     """Return the tables of a problem; parallel edges added up, missing memory zero."""
     memories = problem.memory or (None,) * len(problem.names)
-    pairs = combined_edges(problem)
+    pairs = combine_edges(problem)
     byte_edges = [
         Edge(e.u, e.v, np.zeros_like(e.cost) if e.memory is None else e.memory)
         for e in problem.edges
@@ -133,7 +133,7 @@ def factors_of(problem: ShardingProblem) -> Factors:
         cost=problem.cost,
         edges=tuple(byte_edges),
     )
-    pair_bytes = combined_edges(byte_problem)
+    pair_bytes = combine_edges(byte_problem)
     nodes = zip(problem.cost, memories, strict=True)
     node_bytes = [
         np.zeros_like(cost) if memory is None else memory for cost, memory in nodes
@@ -146,7 +146,7 @@ def factors_of(problem: ShardingProblem) -> Factors:
     )
 
 
-def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray]:
+def combine_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray]:
     """Return edge tables with parallel edges added up; the smaller node is the first axis."""
     pairs: dict[tuple[int, int], FloatArray] = {}
     for edge in problem.edges:

@@ -79,7 +79,7 @@ class Copies:
         )
 
 
-def copies_of(problem: Problem) -> Copies:
+def find_copies(problem: Problem) -> Copies:
     """Return the copies of the ops of ``problem``."""
     if problem.microbatches > 1:
         copies = _copies(problem, _groups(problem))

@@ -25,7 +25,7 @@ from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import (
     Copies,
     by_rank,
-    copies_of,
+    find_copies,
     offsets,
     starts,
 )
@@ -194,7 +194,7 @@ class Machines:
         return _settled(replace(self, part=part, allowed=allowed, state=state))
 
 
-def machines_of(problem: Problem, copies: Copies) -> Machines:
+def list_machines(problem: Problem, copies: Copies) -> Machines:
     """Return the parts of ``problem`` as it is."""
     pinned = np.unique(problem.pin[problem.pin >= 0])
     kind = problem.kind_of.copy()
@@ -253,7 +253,7 @@ class Relaxation:
     @classmethod
     def of(cls, problem: Problem) -> Relaxation:
         """Return the relaxation of a problem as it is."""
-        copies = copies_of(problem)
+        copies = find_copies(problem)
         graph = problem.graph
         head = downward_rank(
             graph, least_times(problem), np.zeros(len(graph.successor))
@@ -261,7 +261,7 @@ class Relaxation:
         crossing, service = least_seconds(problem.cluster, copies.size)
         heads_and_tails = by_rank(copies, head), by_rank(copies, tails(problem))
         return cls(
-            copies, machines_of(problem, copies), crossing, service, *heads_and_tails
+            copies, list_machines(problem, copies), crossing, service, *heads_and_tails
         )
 
     def with_machines(self, machines: Machines) -> Relaxation:

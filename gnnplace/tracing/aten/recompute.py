@@ -125,7 +125,7 @@ def _marked(
         function: Callable[..., Any], *arguments: object, **options: object
     ) -> Iterator[None]:
         preserve = is_random_state_kept((function, *arguments), options)
-        outer = region_of(traceback.current_meta)
+        outer = find_region(traceback.current_meta)
         index = counts.get(outer, 0)
         runs = 0
         counts[outer] = index + 1
@@ -143,7 +143,7 @@ def _marked(
     return generator
 
 
-def region_of(meta: Mapping[str, Any]) -> Region:
+def find_region(meta: Mapping[str, Any]) -> Region:
     """Return the region of a node, or of what is traced now; empty outside."""
     region: Region = meta.get(KEY, ())
     return region
@@ -152,7 +152,7 @@ def region_of(meta: Mapping[str, Any]) -> Region:
 @contextmanager
 def _within(region: Region) -> Iterator[None]:
     """Mark nodes that are traced within as of a region."""
-    outer = region_of(traceback.current_meta)
+    outer = find_region(traceback.current_meta)
     traceback.current_meta[KEY] = region
     try:
         yield
@@ -169,7 +169,7 @@ class Draws:
 
     def name(self, node: fx.Node) -> str:
         """Return the name for the seed of a random node; called once for each, in graph order."""
-        region = region_of(node.meta)
+        region = find_region(node.meta)
         if not all(preserved for _, _, preserved in region) or not region:
             return node.name
         names = self._first.setdefault(tuple(index for index, _, _ in region), [])

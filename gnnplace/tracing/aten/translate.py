@@ -11,7 +11,7 @@ from torch import fx
 
 from gnnplace.errors import CaptureError
 from gnnplace.torch_names import OpOverload, pytree
-from gnnplace.tracing.aten.recompute import Draws, Region, region_of
+from gnnplace.tracing.aten.recompute import Draws, Region, find_region
 from gnnplace.tracing.guards import OWN_GENERATOR, is_static, node_place, on_numbers
 from gnnplace.tracing.program import (
     BACKWARD,
@@ -69,7 +69,7 @@ class Translator:
             return
         elif isinstance(node.target, OpOverload):
             self.ops.append(self._op(node, node.target))
-            if region := region_of(node.meta):
+            if region := find_region(node.meta):
                 self.regions[node.name] = region
         elif node.users:
             remedy = _branch(node)
@@ -105,7 +105,7 @@ class Translator:
             phase=BACKWARD if is_backward else FORWARD,
             module=module_of(node),
             view=is_view(target),
-            beside=not stack_of(node),
+            beside=not find_module_stack(node),
         )
 
     def _argument(self, value: object, reader: fx.Node) -> object:
@@ -181,14 +181,14 @@ def _no_tensor(node: fx.Node) -> str:
 
 def module_of(node: fx.Node) -> str | None:
     """Return the qualified name in the model of the module whose forward made the node."""
-    stack = stack_of(node)
+    stack = find_module_stack(node)
     if not stack:
         return None
     path = str(list(stack.values())[-1][0])
     return path.removeprefix("model").lstrip(".") or None
 
 
-def stack_of(node: fx.Node) -> Mapping[str, Any]:
+def find_module_stack(node: fx.Node) -> Mapping[str, Any]:
     """Return the modules that were being called when the node was made, the innermost last."""
     return (
         node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}

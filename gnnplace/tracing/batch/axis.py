@@ -51,14 +51,14 @@ from gnnplace.tracing.batch.state import (
 from gnnplace.tracing.batch.twins import (
     alike,
     attribute,
-    called_graph,
-    changed_attributes,
     depends_on_size,
     draws,
+    get_called_graph,
     input_state,
     is_fake,
     is_graph,
     is_plain,
+    list_changed_attributes,
     merged,
     replace_operand,
     state_by_shape,
@@ -161,7 +161,7 @@ class _Follower:
         self.mode = mode
         self.states: dict[fx.Node, States] = {}
         self.base: dict[fx.Node, fx.Node] = {}
-        self.changed = changed_attributes(share.graph)
+        self.changed = list_changed_attributes(share.graph)
         self.outer = outer
         self.result: Flow = Flow() if outer is None else outer.result
 
@@ -287,8 +287,8 @@ class _Follower:
 
     def _inside(self, node: fx.Node, twin: fx.Node) -> States:
         """Return states of an op that calls another graph, as `torch.no_grad` and `autocast` do."""
-        share = called_graph(self.share, node)
-        full = called_graph(self.whole, twin)
+        share = get_called_graph(self.share, node)
+        full = get_called_graph(self.whole, twin)
         if share is None or full is None or op_name(node.target) not in CALLS:
             return State(UNKNOWN, culprit=node, why=UNRULED)
         nested = _Follower(share, full, self.count, self.mode, self)

@@ -28,7 +28,7 @@ from gnnplace.tracing.rounding import (
     SCALES,
     VANISHED,
     coarsest,
-    largest_of,
+    find_largest,
     relative_error,
 )
 from gnnplace.tracing.step import StepModule
@@ -128,7 +128,7 @@ def step_differences(
 
 def _grown(step: StepModule, expected: Mapping[str, torch.Tensor]) -> str:
     """Return which gradient does not grow as the loss does; empty if all do."""
-    floor = NEGLIGIBLE * largest_of(
+    floor = NEGLIGIBLE * find_largest(
         gradient for name, gradient in expected.items() if name
     )
     allowed = coarsest(_types(step))
@@ -165,7 +165,7 @@ def _compared(
         else:
             near = ""
         return f"the loss is {float(mean_loss):.6g} instead of {float(loss):.6g}{near}"
-    floor = NEGLIGIBLE * largest_of(gradients.values())
+    floor = NEGLIGIBLE * find_largest(gradients.values())
     if floor <= NEGLIGIBLE * VANISHED * float(loss.abs()):
         return None
     for name, tensor in gradients.items():
@@ -203,7 +203,7 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
     graph.output(graph.graph_copy(module.graph, places))
     for node in graph.nodes:
         if node.op == "call_function":
-            args, node.kwargs = switched_off(node)
+            args, node.kwargs = switch_off(node)
             node.args = tuple(args)
             if draws(Op(node, node, {}, 1)):
                 return None
@@ -220,7 +220,7 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
     return frozen
 
 
-def switched_off(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
+def switch_off(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
     """Return an op's arguments with batch norm frozen and dropout off."""
     args = list(node.args)
     kwargs = dict(node.kwargs)

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import fx
 
-from gnnplace.tracing.batch.numbers import switched_off
+from gnnplace.tracing.batch.numbers import switch_off
 from gnnplace.tracing.batch.state import (
     POSITION,
     SAME,
@@ -47,9 +47,9 @@ from gnnplace.tracing.rules import (
     base_label,
     by_examples,
     elementwise_rule,
+    find_rule,
     groups_of,
     labels_of,
-    rule_of,
 )
 
 PAIRS = "it pairs examples of the batch with each other"
@@ -61,7 +61,7 @@ def by_table(op: Op) -> States:
     Its operands must be the same in all shares, or split.
     """
     states = {n: op.plain(n) for n in op.operands}
-    return followed(op, states, rule=SIZED.get(op.name, rule_of))
+    return followed(op, states, rule=SIZED.get(op.name, find_rule))
 
 
 def carried(op: Op) -> States:
@@ -144,7 +144,7 @@ def followed(
     states: Mapping[fx.Node, State],
     scale: float = 1.0,
     *,
-    rule: Callable[[Case], Rule] = rule_of,
+    rule: Callable[[Case], Rule] = find_rule,
 ) -> States:
     """Return the state of each result, by the label of the axis that the batch is on.
 
@@ -233,7 +233,7 @@ def _case(op: Op) -> tuple[list[fx.Node], Case]:
 
 def _arguments(op: Op, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return an op's arguments as the function of torch has them that it is named after."""
-    args, kwargs = switched_off(node)
+    args, kwargs = switch_off(node)
     if op.name == "embedding":  # the indices are first, and rows may be renormed
         if len(args) > 3:
             options = {"scale_grad_by_freq": args[3]}

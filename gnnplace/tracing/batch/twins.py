@@ -73,7 +73,7 @@ def is_graph(module: fx.GraphModule, node: fx.Node) -> bool:
     )
 
 
-def called_graph(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule | None:
+def get_called_graph(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule | None:
     """Return the graph that an op calls; None if it calls none or several."""
     graphs = [n for n in flat_nodes(node) if is_graph(module, n)]
     if len(graphs) == 1:
@@ -200,7 +200,7 @@ def draws(op: Op) -> bool:
     return torch.Tag.nondeterministic_seeded in target.tags
 
 
-def changed_attributes(graph: fx.Graph) -> set[str]:
+def list_changed_attributes(graph: fx.Graph) -> set[str]:
     """Return the buffers that the step changes."""
     names = set()
     for node in graph.find_nodes(op="get_attr"):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.tracing.calls.ctc import SelectedRow as SelectedRow
     from gnnplace.tracing.calls.ctc import ctc_loss as ctc_loss
-    from gnnplace.tracing.calls.ctc import selection_of as selection_of
+    from gnnplace.tracing.calls.ctc import find_selection as find_selection
     from gnnplace.tracing.calls.graph import BUFFER as BUFFER
     from gnnplace.tracing.calls.graph import CALL as CALL
     from gnnplace.tracing.calls.graph import CONSTANT as CONSTANT

@@ -34,7 +34,7 @@ from gnnplace.torch_names import (
     pytree,
 )
 from gnnplace.tracing.rounding import SCALES, coarsest, relative_error
-from gnnplace.tracing.tensors import DATA, tensors_in
+from gnnplace.tracing.tensors import DATA, find_tensors
 from gnnplace.tracing.user_code import OUR_MODULES, user_place
 
 MOST_ELEMENTS = 1 << 18
@@ -117,7 +117,7 @@ class UserCall:
         """Return the tensors that the call makes of these."""
         remaining = iter(tensors)
         leaves = [next(remaining) if isinstance(x, Like) else x for x in self.leaves]
-        return tensors_in(self.function(*pytree.tree_unflatten(leaves, self.form)))
+        return find_tensors(self.function(*pytree.tree_unflatten(leaves, self.form)))
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def user_functions() -> Iterator[list[UserCall]]:
                 "call knows nothing: give it tensors and numbers"
             )
         calls.append(call)
-        if not has_torch_function(tensors := tensors_in(args)):
+        if not has_torch_function(tensors := find_tensors(args)):
             return call.function(*args)
         return handle_torch_function(call.function, tensors, *args)
 

@@ -50,7 +50,7 @@ class SelectedRow(NamedTuple):
         return row
 
 
-def selection_of(tensor: Tensor) -> SelectedRow | None:
+def find_selection(tensor: Tensor) -> SelectedRow | None:
     """Return the selection that a tensor stands for, if it does."""
     attributes = getattr(tensor, "__dict__", {})  # what is no tensor may have none
     selection: SelectedRow | None = attributes.get(_SELECTION)
@@ -90,7 +90,7 @@ def ctc_loss(
         raise CaptureError(
             "ctc_loss: torch has none in half precision; give it log_probs.float()"
         )
-    selection = selection_of(targets)
+    selection = find_selection(targets)
     mask = None if selection is None else selection.mask
     labels = targets if selection is None else selection.entries
     steps, letters = (

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import ChangedWarning
-from gnnplace.tracing.tensors import tensors_in
+from gnnplace.tracing.tensors import find_tensors
 
 Tensors = list[torch.Tensor]
 CALL = "call"
@@ -108,7 +108,7 @@ class LayerCall:
                 result = run(self, args, kwargs)
         if self.changes:
             return [args[0]]
-        return tensors_in(result)
+        return find_tensors(result)
 
 
 Runner = Callable[[LayerCall, tuple[Any, ...], dict[str, Any]], Any]

@@ -39,7 +39,7 @@ from gnnplace.torch_names import (
     disable_current_modes,
 )
 from gnnplace.tracing.tensors import DATA
-from gnnplace.transformers_names import gate_of
+from gnnplace.transformers_names import find_gate
 
 Tensor = torch.Tensor
 NAME = "gnnplace"
@@ -542,7 +542,7 @@ def _of_transformers(
     """
     name = type(module).__name__
     act = CLASSES.get(type(getattr(module, "act_fn", None)).__name__)
-    has_default_gate = gate_of(type(module)) is transformers_names.default_apply_gate
+    has_default_gate = find_gate(type(module)) is transformers_names.default_apply_gate
     if act is None or (
         module.has_gate and not (has_default_gate and module.is_concatenated)
     ):
@@ -587,7 +587,7 @@ def _gate_of(module: Any) -> str | None:
     kind = type(module)
     groups = 1 + (module.has_gate and module.is_concatenated)
     formula = (
-        gate_of(kind) if module.has_gate else lambda module, rows: module.act_fn(rows)
+        find_gate(kind) if module.has_gate else lambda module, rows: module.act_fn(rows)
     )
     reads = _Reads(module)
     with disable_current_modes(), DisableTorchFunction(), torch.no_grad():

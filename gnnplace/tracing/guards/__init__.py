@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.proof import differs_later as differs_later
     from gnnplace.tracing.guards.proof import lasting as lasting
     from gnnplace.tracing.guards.proof import prove as prove
-    from gnnplace.tracing.guards.proof import proved_apart as proved_apart
+    from gnnplace.tracing.guards.proof import prove_apart as prove_apart
     from gnnplace.tracing.guards.watch import other_autocasts as other_autocasts
     from gnnplace.tracing.guards.watch import other_generators as other_generators
     from gnnplace.tracing.guards.watch import watched as watched

@@ -33,7 +33,7 @@ from gnnplace.torch_names import (
 from gnnplace.tracing.guards.attributes import OWN, content
 from gnnplace.tracing.guards.fingerprint import HIDDEN
 from gnnplace.tracing.guards.numbering import Numbering
-from gnnplace.tracing.tensors import DATA, storage_of
+from gnnplace.tracing.tensors import DATA, get_storage_key
 
 NUMBERED = 2
 """Layers of each kind that are numbered: the first and the last."""
@@ -206,7 +206,7 @@ def count_storages(root: nn.Module) -> Counter[int]:
     storages: list[int] = []
     for module in root.modules():
         for _, _, tensor in _tensors(module):
-            storages.append(storage_of(tensor))
+            storages.append(get_storage_key(tensor))
     return Counter(storages)
 
 
@@ -231,7 +231,7 @@ def describe_module(
             if is_read and key not in OWN:
                 facts += [key, _plain(value)]
         for table, key, tensor in _tensors(part):
-            storage = storage_of(tensor)
+            storage = get_storage_key(tensor)
             position = positions.setdefault(storage, len(positions))
             facts += [table, key, type(tensor), tensor.layout, position, tensor.is_leaf]
             facts.append(_plain(vars(tensor)))

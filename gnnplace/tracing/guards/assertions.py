@@ -90,12 +90,12 @@ def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | Non
     if name == "__bool__" and (jump := _jump_of(frame)) is not None:
         inside = (
             assertion.node is assertion.statement
-            or assertion.outcome_of(name) is not None
+            or assertion.find_outcome(name) is not None
         )
         if inside:
             return _truth_without_error(frame.f_code, jump, assertion.test)
         return None
-    outcome = assertion.outcome_of(name)
+    outcome = assertion.find_outcome(name)
     if name != "__float__" or outcome is None:
         return outcome
     call = assertion.node
@@ -148,7 +148,7 @@ class _Assertion:
     node: ast.AST
     syntax: _Syntax
 
-    def outcome_of(self, name: str) -> bool | None:
+    def find_outcome(self, name: str) -> bool | None:
         """Return which value of the part lets the condition pass; None where it does not say.
 
         Args:

@@ -43,11 +43,11 @@ from gnnplace.torch_names import (
     parse_to,
     pytree,
 )
-from gnnplace.tracing.calls import SelectedRow, ctc_loss, selection_of
+from gnnplace.tracing.calls import SelectedRow, ctc_loss, find_selection
 from gnnplace.tracing.fakes import without_pretended_gpus
 from gnnplace.tracing.guards import assertions
 from gnnplace.tracing.guards.failures import on_numbers
-from gnnplace.tracing.tensors import storage_of
+from gnnplace.tracing.tensors import get_storage_key
 from gnnplace.tracing.user_code import user_place
 
 _PACKAGE = str(Path(__file__).parents[2])
@@ -319,12 +319,12 @@ class _Constants(TorchFunctionMode):
         changed: set[int] = set()
         for tensor, version in zip(tensors, versions, strict=True):
             if tensor._version != version:
-                changed.add(storage_of(tensor))
+                changed.add(get_storage_key(tensor))
         results = pytree.tree_leaves(result)
         if changed:
             results = []
             for tensor, _ in self._constants.values():
-                if storage_of(tensor) in changed:
+                if get_storage_key(tensor) in changed:
                     results.append(tensor)
         elif not all(map(torch.is_tensor, results)):
             return
@@ -382,7 +382,7 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
     """
     selections = []
     for tensor in tensors:
-        row = selection_of(tensor)
+        row = find_selection(tensor)
         if row is not None:
             selections.append(row)
     mode = inspect.currentframe()

@@ -35,9 +35,9 @@ from gnnplace.tracing.guards.attributes import (
 from gnnplace.tracing.guards.outside_reads import (
     HELD,
     array_data,
+    find_tensors,
     inside,
     outside,
-    tensors_in,
     version,
 )
 from gnnplace.tracing.tensors import DATA
@@ -138,7 +138,7 @@ def reading(model: nn.Module) -> Iterator[Reads]:
                 del nn.Module.__getattribute__
                 nn.Module.__setattr__ = _PUT  # type: ignore[method-assign]
         for key, (value, data) in [*reader.reads.items()]:
-            if key in reader.written or data_in(value) != data:
+            if key in reader.written or find_plain_data(value) != data:
                 del reader.reads[key]
 
 
@@ -156,7 +156,7 @@ def _noting(self: nn.Module, name: str) -> Any:
         key = id(self), name
         for reader in _READERS[:]:
             if id(self) in reader.ids and key not in reader.reads:
-                reader.reads[key] = value, data_in(value)
+                reader.reads[key] = value, find_plain_data(value)
     return value
 
 
@@ -167,7 +167,7 @@ def _writing(self: nn.Module, name: str, value: Any) -> None:
     _PUT(self, name, value)
 
 
-def data_in(value: object) -> Any:
+def find_plain_data(value: object) -> Any:
     """Return the plain data in an object, dict or list: of a configuration its entries."""
     if isinstance(value, (*OPAQUE, *DATA)):
         return None
@@ -252,7 +252,7 @@ class _Container(NamedTuple):
         """Return the plain data in it."""
         if self.keys:
             return (len(self.table), *map(self.table.get, self.keys))
-        return data_in(self.value)
+        return find_plain_data(self.value)
 
 
 class Fingerprint:
@@ -312,7 +312,7 @@ class Fingerprint:
                 if item is not value and not isinstance(item, HELD):
                     continue
                 if (
-                    data_in(item)
+                    find_plain_data(item)
                     and type(item) is not tuple
                     and id(item) not in containers
                 ):
@@ -330,7 +330,7 @@ class Fingerprint:
         values = (table.get(name) for table, name, _ in self._attributes)
         return [
             x
-            for x in tensors_in(values)
+            for x in find_tensors(values)
             if id(x) not in model_tensors and not follows(x)
         ]
 

@@ -29,8 +29,8 @@ from gnnplace.torch_names import (
     pytree,
 )
 from gnnplace.tracing.fakes import BareMode
-from gnnplace.tracing.signatures import Signature, may_draw, signature_of
-from gnnplace.tracing.tensors import storage_of, tensors_in
+from gnnplace.tracing.signatures import Signature, get_signature, may_draw
+from gnnplace.tracing.tensors import find_tensors, get_storage_key
 from gnnplace.tracing.user_code import user_place
 
 COPIES = ("clone", "lift_fresh", "detach", "alias")
@@ -61,7 +61,7 @@ class Numbering(BareMode):
     """A mode in which every value gets a number.
 
     Args:
-        names: names of tensors that exist before, by `storage_of`.
+        names: names of tensors that exist before, by `get_storage_key`.
         inputs: Which of these names are inputs.
         places: called for every op, returns where the user's code is; None: places are empty.
         mode: makes tensors without numbers: what an op would write is one, as torch (2.13) writes
@@ -122,7 +122,7 @@ class Numbering(BareMode):
 
     def _cell(self, tensor: torch.Tensor) -> tuple[Cell, Hashable]:
         """Return the storage's number and geometry, and the tensor's own geometry."""
-        key = storage_of(tensor)
+        key = get_storage_key(tensor)
         geometry = _geometry(tensor)
         if key not in self._cells:
             self._alive.append(tensor)
@@ -163,7 +163,7 @@ class Numbering(BareMode):
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # which is asked for twice an op
         kwargs = kwargs or {}
-        signature = signature_of(func)
+        signature = get_signature(func)
         if signature.inquires:
             return func(*args, **kwargs)
 
@@ -179,8 +179,8 @@ class Numbering(BareMode):
         result = self._run(func, signature, args, kwargs, bool(targets))
 
         # What it wrote and made.
-        results = tensors_in(result)
-        first = next(iter(tensors_in(args) or tensors_in(kwargs)), None)
+        results = find_tensors(result)
+        first = next(iter(find_tensors(args) or find_tensors(kwargs)), None)
         if first is not None and _copies(signature.plain, args, results, first):
             number = self.number(args[1] if signature.plain == "copy_" else first)
         self._write(signature, number, targets, origin)
@@ -259,7 +259,7 @@ class Numbering(BareMode):
         self._drawn = True  # or may have: it is not looked into
         for i, tensor in enumerate(results):
             self._alive.append(tensor)
-            cell = self._cells[storage_of(tensor)] = [
+            cell = self._cells[get_storage_key(tensor)] = [
                 hash((number, i)),
                 _geometry(tensor),
             ]
@@ -314,7 +314,7 @@ class Numbering(BareMode):
         if signature.norm and not written:
             averages = [i for i in (3, 4) if isinstance(args[i], torch.Tensor)]
             written = tuple(averages) if args[5] else ()
-        return tensors_in(
+        return find_tensors(
             [args[i] for i in written if i < len(args)] + [kwargs.get("out")]
         )
 
@@ -351,7 +351,7 @@ class Numbering(BareMode):
     ) -> None:
         """Give numbers to results of an op, by their positions; a view has its base's number."""
         for i, tensor in results:
-            key = storage_of(tensor)
+            key = get_storage_key(tensor)
             self._alive.append(tensor)
             if key in self._cells and (
                 signature.shares or signature.plain == "_unsafe_view"

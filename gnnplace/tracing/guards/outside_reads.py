@@ -330,7 +330,7 @@ def version(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor._version
 
 
-def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+def find_tensors(values: Iterable[Any]) -> list[torch.Tensor]:
     """Return tensors among values and in the containers among them."""
     return [x for value in values for x in inside(value) if isinstance(x, torch.Tensor)]
 

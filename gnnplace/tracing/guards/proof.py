@@ -36,7 +36,7 @@ from gnnplace.tracing.guards.failures import on_numbers
 from gnnplace.tracing.guards.numbering import UNLIKE, Numbering
 from gnnplace.tracing.guards.watch import other_generators
 from gnnplace.tracing.step import StepModule
-from gnnplace.tracing.tensors import storage_of, tensors_in
+from gnnplace.tracing.tensors import find_tensors, get_storage_key
 from gnnplace.tracing.user_code import is_users
 
 PARAMETER = "parameter"
@@ -152,7 +152,7 @@ def prove(
     )
 
 
-def proved_apart(
+def prove_apart(
     step: StepModule,
     replay: Replay,
     name: str,
@@ -323,8 +323,10 @@ class _Runs:
         ]
         names: dict[int, Hashable] = {}
         for kind, name, t in _state(self.step):
-            names.setdefault(storage_of(t), (kind, name))
-        input_names = {storage_of(t): (INPUT, str(i)) for i, t in enumerate(inputs)}
+            names.setdefault(get_storage_key(t), (kind, name))
+        input_names = {
+            get_storage_key(t): (INPUT, str(i)) for i, t in enumerate(inputs)
+        }
         return inputs, _Run(
             input_names | names, frozenset(input_names.values()), places, self.mode
         )
@@ -337,7 +339,7 @@ class _Runs:
         state: list[tuple[str, str, torch.Tensor]],
     ) -> Numbers:
         """Run the backward pass, and return the numbers of all that is there after it."""
-        leaves = tensors_in(output)
+        leaves = find_tensors(output)
         if self.backward:
             roots = [x for x in leaves if x.grad_fn is not None]
         else:
@@ -374,7 +376,7 @@ class _Runs:
         memory: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         for _, _, tensor in _state(self.step):
             tensors.append((tensor, tensor.grad, tensor.requires_grad))
-            memory.append((tensor, tensor.detach(), storage_of(tensor)))
+            memory.append((tensor, tensor.detach(), get_storage_key(tensor)))
             if self.mode is None:
                 saved_values.append((tensor, tensor.detach().clone()))
         attributes = Attributes(self.step)
@@ -389,7 +391,7 @@ class _Runs:
                 table.clear()
                 table.update(entries)
             for t, data, storage in memory:
-                if storage_of(t) != storage:
+                if get_storage_key(t) != storage:
                     t.data = data
             for t, gradient, flag in tensors:
                 t.grad = gradient

@@ -17,7 +17,7 @@ from gnnplace.torch_names import OpOverload, TorchDispatchMode
 from gnnplace.tracing.program.operations import drawing, op_seed, seeded
 from gnnplace.tracing.program.program import Program, ProgramOp
 from gnnplace.tracing.signatures import may_draw
-from gnnplace.tracing.tensors import tensors_in
+from gnnplace.tracing.tensors import find_tensors
 
 DROPOUT = "native_dropout"
 BERNOULLI = "bernoulli"
@@ -143,7 +143,7 @@ class ProgramDraws(SeededAgain):
         if number >= self.count:
             return False
         op = self._ops[number]
-        tensor = tensors_in(result)[0]
+        tensor = find_tensors(result)[0]
         value = next((name for name in op.results if name is not None), None)
         if value is None or tuple(self._program.values[value].shape) != tuple(
             tensor.shape

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.rules.norms import by_examples as by_examples
     from gnnplace.tracing.rules.registry import RULES as RULES
     from gnnplace.tracing.rules.registry import changes_in_place as changes_in_place
-    from gnnplace.tracing.rules.registry import rule_of as rule_of
+    from gnnplace.tracing.rules.registry import find_rule as find_rule
     from gnnplace.tracing.rules.registry import rules_of as rules_of
     from gnnplace.tracing.rules.rule import ROWS as ROWS
     from gnnplace.tracing.rules.rule import WHOLE as WHOLE

@@ -203,7 +203,7 @@ def similarity(case: Case) -> Rule:
 def reduced(case: Case) -> Rule:
     """Split `sum` and `mean`: a part of a sum is a sum; a mean of fewer is scaled."""
     rank = len(case.shapes[0])
-    reduced, keeps_axes = reduced_axes(case, rank)
+    reduced, keeps_axes = find_reduced_axes(case, rank)
     axes = numbered(rank)
     left_labels = left_axes(axes, reduced, keeps_axes)
     draft = case.reads(axes)
@@ -216,14 +216,14 @@ def reduced(case: Case) -> Rule:
 def extreme(case: Case) -> Rule:
     """Split `amax`, `argmax`, `std`, `norm`, … along axes that they do not reduce."""
     rank = len(case.shapes[0])
-    reduced, keeps_axes = reduced_axes(case, rank)
+    reduced, keeps_axes = find_reduced_axes(case, rank)
     axes = numbered(rank, *reduced)
     return case.reads(axes).rule(
         REDUCTION, *[left_axes(axes, reduced, keeps_axes)] * len(case.results)
     )
 
 
-def reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
+def find_reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
     """Return the axes that a reduction takes away, and whether it keeps them as ones."""
     dim = case.call.argument(1, "dim", case.call.kwargs.get("axis"))
     keep = bool(case.call.argument(2, "keepdim", False))

@@ -20,8 +20,8 @@ from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.elementwise import (
     broadcast,
     extreme,
+    find_reduced_axes,
     left_axes,
-    reduced_axes,
 )
 from gnnplace.tracing.rules.rule import (
     Axes,
@@ -235,7 +235,7 @@ class _ShareOfLogSum(torch.autograd.Function):
 def log_sum(case: Case) -> Rule:
     """Split `logsumexp`, as of z-loss; along one axis parts exchange what a cross entropy's do."""
     rank = len(case.shapes[0])
-    reduced, keeps_axis = reduced_axes(case, rank)
+    reduced, keeps_axis = find_reduced_axes(case, rank)
     if len(reduced) != 1:
         return extreme(case)
     axes = numbered(rank)

@@ -314,7 +314,7 @@ def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
         if is_users:
             rule = _user_rule(graph, case)
         else:
-            rule = rule_of(case)
+            rule = find_rule(case)
         rules.append(rule)
         for value, axes in zip(call.results, rule.results, strict=True):
             examples = rows_in(axes)
@@ -323,7 +323,7 @@ def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     return with_groups(graph, with_batches(graph, rules))
 
 
-def rule_of(case: Case) -> Rule:
+def find_rule(case: Case) -> Rule:
     """Return how a call can be split; not at all if that is not known."""
     if not case.shapes:
         return whole(case, "")

@@ -132,7 +132,7 @@ def build_store(
     rows = [target / name for name in (PROFILES, ROWS) if (target / name).is_file()]
     write_text(target / CARD, card([read_captured(path) for path in paths], of))
     write_sums(target, [path.name for path in rows])
-    write_croissant(target, [*paths, *rows], description_of(of))
+    write_croissant(target, [*paths, *rows], describe_recipe(of))
 
 
 def _is_of(path: Path, model: CapturedModel) -> bool:
@@ -204,7 +204,7 @@ def _launches(program: Program, kind: str) -> FloatArray:
     return figures(kind).launch * np.array(costs, dtype=np.float64)
 
 
-def description_of(recipe_of_set: Recipe) -> DataSetCard:
+def describe_recipe(recipe_of_set: Recipe) -> DataSetCard:
     """Return the contents of the machine-readable description of a recipe's graphs."""
     measured = recipe_of_set.name == MEASURED
     return DataSetCard(

@@ -88,7 +88,7 @@ class CapturedModel:
         return SPLIT.get(self.family) or MORE_SPLIT[self.family]
 
 
-def listed_models(recipe: str) -> tuple[CapturedModel, ...]:
+def list_recipe_models(recipe: str) -> tuple[CapturedModel, ...]:
     """Return the models of a recipe that ``models.yaml`` lists."""
     return tuple(CapturedModel(**row) for row in listed()[recipe])
 
@@ -98,8 +98,8 @@ __all__ = [
     "TRAIN",
     "VALIDATION",
     "CapturedStore",
-    "captured_problem",
-    "shipped_store",
+    "draw_captured_problem",
+    "open_shipped_store",
 ]
 
 Generator = np.random.Generator
@@ -166,7 +166,7 @@ class CapturedStore:
 
 
 @cache
-def shipped_store() -> CapturedStore:
+def open_shipped_store() -> CapturedStore:
     """Return the store that comes with the package."""
     return CapturedStore(Path(__file__).parent / "store")
 
@@ -194,7 +194,7 @@ class CapturedDraws:
     most_ops: int = MOST_OPS
 
 
-def captured_problem(
+def draw_captured_problem(
     store: CapturedStore, name: str, seed: int, draws: CapturedDraws | None = None
 ) -> Problem:
     """Return a problem drawn from one graph of a store.

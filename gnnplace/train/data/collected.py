@@ -16,7 +16,7 @@ from gnnplace.train.data.croissant import FILE
 from gnnplace.train.data.datasets import SHIPPED_FOLDERS, SUMS, verify
 
 
-def described_folder(folder: str | Path) -> Path | None:
+def find_described_folder(folder: str | Path) -> Path | None:
     """Return the folder that describes a set of that name: itself, else the shipped one."""
     name = Path(folder).resolve().name
     candidates = [Path(folder), *(shipped / name for shipped in SHIPPED_FOLDERS)]
@@ -25,7 +25,7 @@ def described_folder(folder: str | Path) -> Path | None:
 
 def how_to_collect(folder: str | Path) -> str | None:
     """Return the commands that bring the files of a set; None if they come with the package."""
-    described = described_folder(folder)
+    described = find_described_folder(folder)
     if described is None:
         return None
     data = json.loads(read_text(described / FILE))
@@ -55,7 +55,7 @@ def collect_data(folder: str | Path, clone: str | Path) -> int:
             made.
         FormatError: A file is not in the clone, or is another than described.
     """
-    described = described_folder(folder)
+    described = find_described_folder(folder)
     if described is None or how_to_collect(folder) is None:
         raise InputError(
             f"data: {str(folder)!r} names no set that is collected from a clone"

@@ -19,8 +19,8 @@ from gnnplace.train.data.captured import (
     MEMORY,
     CapturedStore,
     ample_memory,
+    open_shipped_store,
     share_of,
-    shipped_store,
     tight_memory,
     with_memory,
 )
@@ -102,7 +102,7 @@ def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
         InputError: There is none.
     """
     if name == STORE.name:
-        return shipped_store()
+        return open_shipped_store()
     root = Path(start).resolve()
     above = [folder / "data_sets" for folder in (root, *root.parents)]
     for folder in (

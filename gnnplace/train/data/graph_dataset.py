@@ -28,8 +28,8 @@ from gnnplace.policy import (
     FEATURE_VERSION,
     ProblemData,
     WalkGraph,
-    clusters_of,
-    tensors_of,
+    build_clusters,
+    make_tensors,
 )
 from gnnplace.problem import Problem, preset
 from gnnplace.train.data.captured import CapturedStore
@@ -135,7 +135,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         if self.cluster is None:
             return data
         walked = WalkGraph(SearchSpace(self.problem(index)))
-        fields = tensors_of(walked, clusters_of(walked))._asdict()
+        fields = make_tensors(walked, build_clusters(walked))._asdict()
         unit = torch.from_numpy(walked.unit.astype(np.int64))
         return ProblemData(**fields, unit=unit, graph=data.graph, part=data.part)
 

@@ -12,7 +12,7 @@ a JSON object a line, written as it comes; what is there is not measured again:
   measurement, the steps that it is the shortest of, the error of a run that failed, and commit,
   versions, machine and time.
 
-The predicted time is the simulator's with the profile's times and links (``profiled_problem``), and
+The predicted time is the simulator's with the profile's times and links (``profile_problem``), and
 the run keeps to the order that the simulator predicted. Where other programs had the cores in
 every step, the workers' own processor time counts and the clock is ``virtual``, not ``wall``.
 """
@@ -45,7 +45,7 @@ from gnnplace.problem import (
     package_commit,
     versions,
 )
-from gnnplace.simulation import Simulator, finished_placement
+from gnnplace.simulation import Simulator, finish_placement
 from gnnplace.train.data.captured import CapturedModel
 from gnnplace.train.data.captured_graph import CapturedGraph, read_captured
 from gnnplace.train.data.placements import PAIRS, distinct_placements
@@ -129,7 +129,7 @@ class MeasuredGraph:
     clocks: tuple[str, ...]
 
 
-def profiled_problem(graph: CapturedGraph, profile: MeasuredProfile) -> Problem:
+def profile_problem(graph: CapturedGraph, profile: MeasuredProfile) -> Problem:
     """Return a captured graph with its profiled costs on the machine's workers.
 
     Raises:
@@ -180,7 +180,7 @@ def measure_pairs(
         if profile is None:
             profile = _profile(folder, model.name, bench.problem)
         _check_same_ops(graph, bench.problem)
-        problem = profiled_problem(graph, profile)
+        problem = profile_problem(graph, profile)
         placements = distinct_placements(problem, seed)
         simulator = Simulator(problem)
         for index, placer in enumerate(placements.placers):
@@ -190,7 +190,7 @@ def measure_pairs(
                 continue
             began = datetime.now(UTC)
             # The run keeps to the order that the prediction is of.
-            placement = finished_placement(problem, device, simulator.complete(device))
+            placement = finish_placement(problem, device, simulator.complete(device))
             (measured,) = bench.measure([placement])
             clock = VIRTUAL if measured.disturbed else WALL
             row = PairRow(
@@ -248,7 +248,7 @@ def _check_same_ops(graph: CapturedGraph, problem: Problem) -> None:
     )
     if same:
         profile = MeasuredProfile(problem.kind_times[:, 0], problem.cluster, began="")
-        units = profiled_problem(graph, profile).unit_of
+        units = profile_problem(graph, profile).unit_of
         same = np.array_equal(units, problem.unit_of)
     if not same:
         raise MismatchError(

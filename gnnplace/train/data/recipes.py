@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gnnplace.errors import InputError
-from gnnplace.train.data.captured import CapturedModel, listed, listed_models
+from gnnplace.train.data.captured import CapturedModel, list_recipe_models, listed
 
 Sizes = dict[str, object]
 COUNTS: Mapping[str, int] = {  # models of each family; equal ones count once
@@ -43,7 +43,7 @@ WIDTHS, VOCABULARIES = (256, 512, 1024), (2000, 8000, 32000)
 EACH = 32  # graphs of a sampled family
 
 
-def varied_sizes(family: str, name: str) -> str:
+def draw_sizes(family: str, name: str) -> str:
     """Draw the sizes of a family's model, as a model's spec has them behind its question mark."""
     draw = random.Random(name)
     sizes: Sizes = {"batch": draw.choice((16, 32, 64, 128))}
@@ -146,7 +146,7 @@ def _varied() -> tuple[CapturedModel, ...]:
     by_spec: dict[str, CapturedModel] = {}
     for family, count in COUNTS.items():
         for name in (f"varied-{family}-{i:02}" for i in range(count)):
-            spec = f"{family}?{varied_sizes(family, name)}"
+            spec = f"{family}?{draw_sizes(family, name)}"
             by_spec.setdefault(spec, CapturedModel(name, family, spec, "sgd"))
     return tuple(by_spec.values())
 
@@ -186,7 +186,7 @@ SAMPLED = {
 def _models(name: str) -> tuple[CapturedModel, ...]:
     if name in SAMPLED:
         return _sampled(name, SAMPLED[name])
-    return _varied() if name == "varied" else listed_models(name)
+    return _varied() if name == "varied" else list_recipe_models(name)
 
 
 RECIPES: Mapping[str, Recipe] = {

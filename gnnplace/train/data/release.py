@@ -47,7 +47,7 @@ from gnnplace.train.data.datasets import dataset_problem, find_dataset, write_su
 from gnnplace.train.data.measured_pairs import (
     MeasuredGraph,
     MeasuredProfile,
-    profiled_problem,
+    profile_problem,
     read_pairs,
 )
 from gnnplace.train.data.placements import (
@@ -184,7 +184,7 @@ def with_measurements(graph: CapturedGraph, pairs: MeasuredGraph) -> PlacedGraph
     Raises:
         MismatchError: They are of another graph.
     """
-    profiled_problem(graph, pairs.profile)
+    profile_problem(graph, pairs.profile)
     return PlacedGraph(
         graph=graph,
         cluster=pairs.profile.cluster.name,
@@ -360,7 +360,7 @@ class ReleaseStore:
             return dataset_problem(graph, preset(self.cluster[name]), groups=None)
         ops = slice(*self._arrays["op_offset"][index : index + 2])
         cluster = cluster_from_data(json.loads(machine), str(self.folder))
-        return profiled_problem(
+        return profile_problem(
             graph, MeasuredProfile(self._arrays["profiled"][ops], cluster, began="")
         )
 

@@ -11,12 +11,12 @@ from gnnplace.bench.models.cells import (
     NASNET_REDUCTION,
     OPERATIONS,
     Cell,
-    sampled_cell,
+    sample_cell,
 )
 
 
 def test_sampled_cells_are_those_of_their_seed_and_take_earlier_nodes():
-    cells = [sampled_cell(random.Random(seed), 6) for seed in (1, 1, 2)]
+    cells = [sample_cell(random.Random(seed), 6) for seed in (1, 1, 2)]
     assert cells[0] == cells[1] != cells[2]
     for number, (a, first, b, second) in enumerate(cells[2]):
         assert 0 <= min(a, b) <= max(a, b) < number + 2

@@ -15,9 +15,9 @@ from gnnplace.costs.frameworks.variants import IdleNetwork, with_network
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.layer import layer_passes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import price, priced_spec
+from gnnplace.plans.spec_answers import price, price_spec
 from gnnplace.problem.cluster.presets import preset
 
 SIZES = DecoderSizes(16, 4096, 32, 8, 14336, 4096, 32000, batch=512)
@@ -35,7 +35,7 @@ def setting(
     sizes: DecoderSizes = SIZES,
 ) -> PricingSetting:
     """Return what plans of a small Llama are priced on."""
-    return setting_of(
+    return make_pricing_setting(
         sizes, preset(cluster), framework_name=framework, environment_name=environment
     )
 
@@ -344,7 +344,7 @@ def test_gradients_that_groups_sum_once_are_behind_the_last_backward_pass() -> N
     """Of a stage that is longer than the sum, a step has what hiding costs; else nothing."""
     words = PlanSpec(dp=64, zero=3, zero_group=8, microbatch_size=8)
     every, once = (
-        priced_spec(setting("pytorch", environment=environment), words).costs[0]
+        price_spec(setting("pytorch", environment=environment), words).costs[0]
         for environment in (None, "groups-once")
     )
     size = 4.0 * SIZES.parameters / 8
@@ -353,7 +353,7 @@ def test_gradients_that_groups_sum_once_are_behind_the_last_backward_pass() -> N
     assert once.reduction == pytest.approx(0.77 * summed)
     assert once.backward < every.backward
     # Without groups there is nothing to sum over them.
-    alone = priced_spec(
+    alone = price_spec(
         setting("pytorch", environment="groups-once"), replace(words, zero_group=64)
     )
     assert alone.costs[0].reduction == 0
@@ -400,9 +400,9 @@ def test_offloaded_state_lies_on_the_host() -> None:
     link, memory = 63e9 * 0.8 / 2, 614.4e9 * 0.75 / 8
     small = setting(cluster="nvswitch-h100-8", sizes=replace(SIZES, layers=2, batch=64))
     plain, offloaded = (
-        priced_spec(
-            small, PlanSpec(dp=8, zero=1, gradients="same", offload=word)
-        ).costs[0]
+        price_spec(small, PlanSpec(dp=8, zero=1, gradients="same", offload=word)).costs[
+            0
+        ]
         for word in ("none", "optimizer")
     )
     part = SIZES_OF_TWO_LAYERS / 8
@@ -415,7 +415,7 @@ def test_offloaded_activations_leave_behind_passes() -> None:
     """The part of what a micro-batch keeps; what a pass does not cover is added to it."""
     small = setting(cluster="nvswitch-h100-8", sizes=replace(SIZES, layers=2, batch=64))
     plain, half = (
-        priced_spec(small, PlanSpec(dp=8, offload=word)).costs[0]
+        price_spec(small, PlanSpec(dp=8, offload=word)).costs[0]
         for word in ("none", "activations:0.5")
     )
     assert half.saved == pytest.approx(plain.saved / 2)

@@ -20,9 +20,9 @@ from gnnplace.costs.profiling.cache import (
     MOST_LOAD,
     PAUSE,
     Conditions,
-    conditions_of,
     read_conditions,
     spread,
+    watch_conditions,
     watch_load,
 )
 from gnnplace.files import cache_folder
@@ -49,7 +49,7 @@ class Measured:
         self, monkeypatch: pytest.MonkeyPatch, *conditions: Conditions
     ) -> None:
         self.count, self.conditions = 0, conditions
-        monkeypatch.setattr(cache, "conditions_of", self.made)
+        monkeypatch.setattr(cache, "watch_conditions", self.made)
 
     def made(self, measure: Callable[[], tuple[int, float]]) -> tuple[int, Conditions]:
         given = self.conditions[min(self.count, len(self.conditions) - 1)]
@@ -239,7 +239,7 @@ def test_what_others_do_is_load_and_what_is_done_here_is_not() -> None:
             pass
         return 1, 0.3
 
-    value, alone = conditions_of(busy)
+    value, alone = watch_conditions(busy)
     others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(2)]
     try:
         time.sleep(0.3)  # a child that is not reaped yet counts as another process

@@ -17,13 +17,13 @@ from gnnplace.costs.floors import NO_FLOOR
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.costs.profiling.estimation import (
     estimate_ops,
-    estimated_times,
+    estimate_times,
     op_bytes,
     op_flops,
 )
 from gnnplace.costs.profiling.profiler import op_times
 from gnnplace.costs.rows import write_rows
-from gnnplace.costs.tables import shipped_tables
+from gnnplace.costs.tables import load_shipped_tables
 from gnnplace.errors import InputError
 from gnnplace.problem import (
     problem_from_data,
@@ -48,7 +48,7 @@ SIZES = {
 
 def check(spec: str) -> None:
     program = faked(spec)
-    times = estimated_times(program, "h100")
+    times = estimate_times(program, "h100")
     assert np.isfinite(times.seconds).all()
     assert all(np.isfinite(times.error))
     assert all(times.source)
@@ -82,9 +82,9 @@ def test_every_op_of_ten_hugging_face_models(name: str) -> None:
 
 def test_the_host_is_a_term_of_its_own(monkeypatch) -> None:
     program = faked("small_resnet")
-    eager = estimated_times(program, "h100").seconds.sum()
+    eager = estimate_times(program, "h100").seconds.sum()
     monkeypatch.setattr("gnnplace.costs.profiling.estimation.EAGER", NO_FLOOR)
-    graphs = estimated_times(program, "h100").seconds.sum()
+    graphs = estimate_times(program, "h100").seconds.sum()
     assert graphs < eager / 3  # a small model: the host decides
 
 
@@ -135,7 +135,7 @@ def test_the_same_path_predicts_this_cpu_from_a_table_measured_here(
 
 def test_a_table_of_another_kind_than_the_clusters_is_refused(tmp_path) -> None:
     path = tmp_path / "mine.csv"
-    write_rows(path, {"l4": shipped_tables().rows["l4"]})
+    write_rows(path, {"l4": load_shipped_tables().rows["l4"]})
     with pytest.raises(
         InputError, match=r"has ops of l4.*of kind but of|cluster is of that kind"
     ):

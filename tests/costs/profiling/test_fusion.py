@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from gnnplace.costs.profiling.description import op_name
-from gnnplace.costs.profiling.estimation import estimated_times
-from gnnplace.costs.profiling.fusion import fused_groups
+from gnnplace.costs.profiling.estimation import estimate_times
+from gnnplace.costs.profiling.fusion import find_fused_groups
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.program.program import Program
 from tests.costs.profiling.programs import small
@@ -33,7 +33,7 @@ def chain() -> Program:
 def test_ops_are_fused_up_to_a_product_and_move_what_goes_in_and_out():
     """x and h of 24 tensors' worth of bytes over three ops; y, h and the result of five."""
     program = chain()
-    groups, share = fused_groups(program)
+    groups, share = find_fused_groups(program)
     found: dict[int, list[str]] = {}
     for i, op in enumerate(program.ops):
         if not op.view:
@@ -52,9 +52,9 @@ def test_ops_are_fused_up_to_a_product_and_move_what_goes_in_and_out():
 def test_compiled_steps_take_less_and_captured_ones_wait_for_nothing():
     program = small()
     eager, fused, graphs = (
-        estimated_times(program, "h100", **how).seconds
+        estimate_times(program, "h100", **how).seconds
         for how in ({}, {"compiled": True}, {"compiled": True, "cuda_graphs": True})
     )
     assert graphs.sum() <= fused.sum() < eager.sum() / 3
-    groups, _ = fused_groups(program)
+    groups, _ = find_fused_groups(program)
     assert all(fused[i] == 0.0 for i, group in enumerate(groups) if group != i)

@@ -13,7 +13,7 @@ from gnnplace.explaining.placements.alternatives import alternatives, ops_named
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem.placement import faults
-from gnnplace.simulation import finished_placement, simulate
+from gnnplace.simulation import finish_placement, simulate
 from tests.random_problems import random_order, random_problem, seeds
 
 
@@ -28,12 +28,10 @@ def test_the_step_is_that_of_a_simulation_from_scratch(seed):
     op = int(rng.integers(12))
     for other in alternatives(space, device, order, np.array([op], dtype=np.int32)):
         moved = np.where(problem.unit_of == problem.unit_of[op], other.device, device)
-        same_order = simulate(problem, finished_placement(problem, moved, order))
+        same_order = simulate(problem, finish_placement(problem, moved, order))
         if not problem.unit_allowed[problem.unit_of[op], other.device]:
             assert other.fault == faults(problem, moved)[0]
-        again = simulate(
-            problem, finished_placement(problem, other.placed, other.order)
-        )
+        again = simulate(problem, finish_placement(problem, other.placed, other.order))
         assert other.placed.tolist() == moved.tolist()
         assert again.step_time == other.step_time <= same_order.step_time
         assert bool(other.fault) == (not again.feasible)

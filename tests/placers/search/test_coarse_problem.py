@@ -18,7 +18,7 @@ from gnnplace.placers.search.coarse_problem import (
 )
 from gnnplace.problem import BACKWARD
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 from tests.random_problems import random_problem, seeds
 
 
@@ -124,7 +124,7 @@ def test_first_copies_of_some_ops_are_those_of_all(microbatches):
 
 
 def store_problem(name, microbatches, cluster="nvlink-a100-8"):
-    graph = shipped_store().graph(name)
+    graph = open_shipped_store().graph(name)
     where = gnnplace.resolve_cluster(cluster)
     return dataset_problem(graph, where, microbatches=microbatches, groups=None)
 

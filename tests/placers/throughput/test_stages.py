@@ -9,9 +9,9 @@ from gnnplace.placers import SearchSpace
 from gnnplace.placers.throughput.load import loads, make_flows
 from gnnplace.placers.throughput.stages import (
     add_unit,
+    list_device_sorts,
     own_load,
     segment_costs,
-    sorts_of,
     true_largest,
 )
 from gnnplace.problem.cluster import preset
@@ -26,11 +26,11 @@ def test_devices_that_look_alike_are_of_one_sort() -> None:
     """Two kinds of three devices; links are equal."""
     problem = chain([1.0, 2.0], 4.0, uniform_cluster(3, kinds=("fast", "slow")))
     problem.time["slow"][:] = 9.0
-    sorts = sorts_of(make_flows(SearchSpace(problem)))
+    sorts = list_device_sorts(make_flows(SearchSpace(problem)))
     assert sorts.of.tolist() == [0, 1, 0]
     assert sorts.counts.tolist() == [2, 1]
     assert sorts.equal
-    assert not sorts_of(make_flows(SearchSpace(random_problem(1)))).equal
+    assert not list_device_sorts(make_flows(SearchSpace(random_problem(1)))).equal
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -53,7 +53,10 @@ def test_costs_of_segments_are_loads_of_two_stages(seed: int) -> None:
     """Where all else is on one device, sends count once and the cost is the true load."""
     problem = random_problem(seed, uniform=True)
     flows = make_flows(SearchSpace(problem))
-    sorts, order = sorts_of(flows), np.arange(problem.num_units, dtype=np.int32)
+    sorts, order = (
+        list_device_sorts(flows),
+        np.arange(problem.num_units, dtype=np.int32),
+    )
     cost = segment_costs(flows, sorts, order, order, np.inf)
     for i in range(problem.num_units):
         for j in range(i + 1, problem.num_units + 1):
@@ -67,7 +70,7 @@ def test_stages_of_whole_splits_have_the_true_loads(seed: int) -> None:
     """``true_largest`` and, where nothing is earlier, ``own_load``."""
     problem = random_problem(seed, uniform=True)
     flows = make_flows(SearchSpace(problem))
-    sorts, rng = sorts_of(flows), np.random.default_rng(seed)
+    sorts, rng = list_device_sorts(flows), np.random.default_rng(seed)
     stage = rng.integers(0, problem.num_devices, problem.num_units).astype(np.int32)
     expected = loads(flows, stage)
     assert true_largest(flows, sorts, stage, sorts.of) == pytest.approx(expected.max())
@@ -79,6 +82,6 @@ def test_stages_of_whole_splits_have_the_true_loads(seed: int) -> None:
 def test_the_dearest_links_of_devices() -> None:
     """Two servers: NVLink at best, the network at worst."""
     flows = make_flows(SearchSpace(chain([1.0] * 3, 4.0, preset("two-tier-v100-2x4"))))
-    assert sorts_of(flows).pace.tolist() == [1 / 150e9]
-    assert sorts_of(flows, dear=True).pace.tolist() == [1 / 10e9]
-    assert sorts_of(flows, dear=True).latency.tolist() == [10e-6]
+    assert list_device_sorts(flows).pace.tolist() == [1 / 150e9]
+    assert list_device_sorts(flows, dear=True).pace.tolist() == [1 / 10e9]
+    assert list_device_sorts(flows, dear=True).latency.tolist() == [10e-6]

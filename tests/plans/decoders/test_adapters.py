@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.registry import LAUNCHERS
-from gnnplace.launch.searching import launch_plan_of
+from gnnplace.launch.searching import make_launch_plan
 from gnnplace.models import find_model
 from gnnplace.planning import plan_devices
 from gnnplace.planning.fitting import fit_plan
@@ -24,10 +24,10 @@ from gnnplace.plans.decoders.decoder import (
     catalogue_decoder,
     with_adapters,
 )
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.search.draft import fullest_parts
 from gnnplace.plans.spec import parse_spec
-from gnnplace.plans.spec_answers import priced_spec
+from gnnplace.plans.spec_answers import price_spec
 from gnnplace.zoo.hf import hugging_face
 
 RANK = 4
@@ -109,9 +109,9 @@ class Decoder(nn.Module):
         return self.head(x).sum()
 
 
-def parts_of(words="dp=1,microbatch_size=1", lora=f"r={RANK}", **changes):
-    setting = setting_of(with_adapters(TINY, lora), CLUSTER, **changes)
-    return fullest_parts(priced_spec(setting, parse_spec(words)))
+def count_parts(words="dp=1,microbatch_size=1", lora=f"r={RANK}", **changes):
+    setting = make_pricing_setting(with_adapters(TINY, lora), CLUSTER, **changes)
+    return fullest_parts(price_spec(setting, parse_spec(words)))
 
 
 def test_trained_parameters_are_those_of_modules_made_by_hand():
@@ -156,7 +156,7 @@ def test_products_are_those_of_transformers(name):
 
 def test_bytes_by_hand():
     """Adapters in float32 with gradients and moments; all else in half precision."""
-    parts = parts_of()
+    parts = count_parts()
     assert parts.parameters == parts.gradients == 4 * ADAPTERS
     assert parts.optimizer == 8 * ADAPTERS
     assert parts.frozen == 2 * (MATRICES + BESIDE)
@@ -166,7 +166,7 @@ def test_bytes_by_hand():
 def test_quantized_weights_have_their_scales():
     """4 bits, and 0.127 of scales (QLoRA, section 3); tables and norms are not quantized."""
     assert Adapters(RANK, 4).matrix_bytes == pytest.approx(4.127 / 8, rel=1e-4)
-    parts = parts_of(lora=f"r={RANK},bits=4")
+    parts = count_parts(lora=f"r={RANK},bits=4")
     assert parts.frozen == pytest.approx(
         (4 + 8 / 64 + 32 / 16384) / 8 * MATRICES + 2 * BESIDE
     )
@@ -180,8 +180,10 @@ def test_the_largest_quantized_matrix_is_unpacked_at_work(words):
     """Of few words, so that layers and not the loss have the most at work."""
     working = {}
     for lora in ("r=4", "r=4,bits=4"):
-        setting = setting_of(with_adapters(replace(TINY, vocabulary=8), lora), CLUSTER)
-        priced = priced_spec(setting, parse_spec(words))
+        setting = make_pricing_setting(
+            with_adapters(replace(TINY, vocabulary=8), lora), CLUSTER
+        )
+        priced = price_spec(setting, parse_spec(words))
         gathered = (
             3
             * setting.decoder.adapters.matrix_bytes
@@ -194,7 +196,10 @@ def test_the_largest_quantized_matrix_is_unpacked_at_work(words):
 
 
 def test_zero_shares_frozen_parameters():
-    whole, shared = parts_of("dp=8,microbatch_size=1,zero=1"), parts_of("dp=8,zero=3")
+    whole, shared = (
+        count_parts("dp=8,microbatch_size=1,zero=1"),
+        count_parts("dp=8,zero=3"),
+    )
     assert whole.frozen == 2 * (MATRICES + BESIDE)
     assert whole.optimizer == pytest.approx(ADAPTERS)
     assert shared.frozen == pytest.approx(2 * (MATRICES + BESIDE) / 8)
@@ -208,17 +213,17 @@ def test_shards_part_one_matrix_of_an_adapter():
     narrow = sum(WIDTHS[name][0] for name in ("o", "down"))
     everything = sum(wide) + sum(sum(WIDTHS[name]) for name in ("o", "down"))
     elements = 2 * RANK * (everything - outputs / 2 - narrow / 2)
-    parts = parts_of("tp=2,microbatch_size=1")
+    parts = count_parts("tp=2,microbatch_size=1")
     assert parts.parameters == 4 * elements
     assert parts.frozen == 2 * (MATRICES / 2 + 2 * 512 * 64 / 2 + 5 * 64)
 
 
 def test_a_tied_table_is_held_once():
     tied = replace(TINY, tied=True)
-    setting = setting_of(with_adapters(tied, "r=4"), CLUSTER)
+    setting = make_pricing_setting(with_adapters(tied, "r=4"), CLUSTER)
     words = {"alone": "pp=1,microbatch_size=1", "apart": "pp=2,microbatch_size=1"}
     alone, apart = (
-        priced_spec(setting, parse_spec(text)).costs for text in words.values()
+        price_spec(setting, parse_spec(text)).costs for text in words.values()
     )
     table = 2 * 512 * 64
     assert alone[0].terms.frozen == 2 * MATRICES + table + 2 * 5 * 64
@@ -232,8 +237,8 @@ def test_a_step_is_shorter_by_the_gradients_of_frozen_weights(words):
     sizes = catalogue_decoder("Qwen/Qwen3-8B", 8)
     steps = {}
     for lora in (None, "r=16", "r=16,bits=4"):
-        setting = setting_of(with_adapters(sizes, lora), CLUSTER)
-        steps[lora] = priced_spec(setting, parse_spec(words))
+        setting = make_pricing_setting(with_adapters(sizes, lora), CLUSTER)
+        steps[lora] = price_spec(setting, parse_spec(words))
     assert steps["r=16"].step_time < steps[None].step_time
     weights = {lora: priced.costs[0].weights for lora, priced in steps.items()}
     assert weights["r=16"] < 0.2 * weights[None]
@@ -253,7 +258,7 @@ def test_experts_are_frozen_and_have_no_adapters():
     assert adapted.trained_parameters == 48 * 8 * (2 * (2048 + 4096) + 2 * (2048 + 512))
     words = parse_spec("dp=8,ep=8,microbatch_size=1")
     costs = [
-        priced_spec(setting_of(each, CLUSTER), words).costs[0]
+        price_spec(make_pricing_setting(each, CLUSTER), words).costs[0]
         for each in (sizes, adapted)
     ]
     assert costs[1].terms.frozen < costs[0].terms.parameters
@@ -265,8 +270,8 @@ def test_experts_are_in_4_bits_where_that_is_asked_for():
     sizes = replace(TINY, experts=ExpertLayers(8, 2, 96), vocabulary=8)
     parts, steps = {}, {}
     for lora in ("r=4", "r=4,bits=4", "r=4,bits=4,expert_bits=4"):
-        setting = setting_of(with_adapters(sizes, lora), CLUSTER)
-        priced = priced_spec(setting, parse_spec("dp=1,microbatch_size=1"))
+        setting = make_pricing_setting(with_adapters(sizes, lora), CLUSTER)
+        priced = price_spec(setting, parse_spec("dp=1,microbatch_size=1"))
         parts[lora], steps[lora] = fullest_parts(priced), priced.step_time
     half, packed = parts["r=4,bits=4"], parts["r=4,bits=4,expert_bits=4"]
     experts = 2 * 8 * 3 * 64 * 96
@@ -286,11 +291,11 @@ def test_products_that_are_named_alone_have_adapters():
     assert str(named.adapters) == f"r={RANK},targets=q+v"
     trained = 2 * RANK * sum(sum(WIDTHS[name]) for name in "qv")
     assert named.trained_parameters == trained
-    parts = parts_of(lora=f"r={RANK},targets=q+v")
+    parts = count_parts(lora=f"r={RANK},targets=q+v")
     assert (parts.parameters, parts.frozen) == (4 * trained, 2 * (MATRICES + BESIDE))
     # Matrices without adapters are in 4 bits, too, and unpacked.
-    packed = parts_of(lora=f"r={RANK},targets=q+v,bits=4")
-    every = parts_of(lora=f"r={RANK},bits=4")
+    packed = count_parts(lora=f"r={RANK},targets=q+v,bits=4")
+    every = count_parts(lora=f"r={RANK},bits=4")
     assert packed.frozen == every.frozen
     assert with_adapters(TINY, "r=4,targets=q+k+v+o+gate+up+down").adapters == Adapters(
         RANK
@@ -340,10 +345,10 @@ def test_words_read_as_they_are_written():
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_no_launcher_drops_adapters(name):
-    setting = setting_of(
+    setting = make_pricing_setting(
         with_adapters(catalogue_decoder("llama-3.1-8b", 8), "r=16"), CLUSTER
     )
-    plan = launch_plan_of(setting, parse_spec("dp=8,microbatch_size=1,batch=256"))
+    plan = make_launch_plan(setting, parse_spec("dp=8,microbatch_size=1,batch=256"))
     if name in ("accelerate", "deepspeed"):  # the model is the script's
         assert LAUNCHERS[name].write(plan, [], 8)
     else:

@@ -12,10 +12,10 @@ from gnnplace.plans.decoders.decoder import (
     DecoderSizes,
     ExpertLayers,
     LatentAttention,
-    decoder_of,
+    find_decoder,
     from_config,
 )
-from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster.presets import load_cluster
@@ -57,13 +57,13 @@ def test_an_unknown_kind_of_layers_is_none():
 
 
 def test_a_name_gives_sizes_length_and_batch_and_other_models_none():
-    decoder = decoder_of(
+    decoder = find_decoder(
         "hf:llama?hidden_size=64&num_attention_heads=4&length=32&batch=6"
     )
     assert decoder is not None
     assert (decoder.hidden, decoder.length, decoder.batch) == (64, 32, 6)
-    assert decoder_of("hf:bert") is None
-    assert decoder_of("mlp") is None
+    assert find_decoder("hf:bert") is None
+    assert find_decoder("mlp") is None
 
 
 MIXTRAL = DecoderSizes(
@@ -83,7 +83,7 @@ def test_sizes_name_the_model_of_transformers_that_has_them(kind):
     """Its configuration says the same sizes; no weight is made."""
     sizes = NAMED[kind]
     assert sizes.model.startswith(f"hf:{kind}?")
-    found = decoder_of(sizes.model)
+    found = find_decoder(sizes.model)
     assert found is not None
     assert replace(found, batch=1) == sizes
 
@@ -103,7 +103,7 @@ def test_layers_that_no_known_model_has_are_one_line(sizes):
 def test_latent_attention_without_experts_is_deepseeks_before_its_first():
     own = LatentAttention(16, 8, 8, 16)
     sizes = DecoderSizes(4, 64, 4, 4, 96, 32, 128, own_head_size=24, latent=own)
-    found = decoder_of(sizes.model)
+    found = find_decoder(sizes.model)
     assert found is not None
     assert found.parameters == sizes.parameters
 
@@ -111,7 +111,9 @@ def test_latent_attention_without_experts_is_deepseeks_before_its_first():
 @pytest.mark.parametrize("framework", ["pytorch", "megatron-lm", "nanotron"])
 def test_packed_samples_attend_within_themselves(framework):
     sizes = DecoderSizes(8, 4096, 32, 8, 14336, length=4096, vocabulary=32000, batch=8)
-    setting = setting_of(sizes, load_cluster("1xH100"), framework_name=framework)
+    setting = make_pricing_setting(
+        sizes, load_cluster("1xH100"), framework_name=framework
+    )
     spec = PlanSpec(microbatch_size=1)
 
     def seconds(length):

@@ -10,7 +10,7 @@ import pytest
 
 from gnnplace.planning.plans import plan_model, read_plan
 from gnnplace.planning.rows import price_plans
-from gnnplace.plans.decoders.named import find_named, named_chain
+from gnnplace.plans.decoders.named import find_named, find_named_chain
 from gnnplace.plans.job import TrainingJob
 from gnnplace.problem import load_cluster
 
@@ -53,7 +53,7 @@ def test_models_that_sizes_cannot_say_are_captured_with_the_same_defaults(
 ):
     found = named(model)
     assert (found.job.model, found.job.batch, found.sizes) == (model_asked, batch, None)
-    assert named_chain(found, H100) is None
+    assert find_named_chain(found, H100) is None
 
 
 def test_gpus_without_bfloat16_train_in_float32():

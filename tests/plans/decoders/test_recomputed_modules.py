@@ -8,7 +8,7 @@ import pytest
 
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.layer import layer_passes
-from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import RECOMPUTED_MODULES, parse_spec
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem.cluster.presets import preset
@@ -25,7 +25,9 @@ PLAN = "dp=8,zero=1,microbatch_size=1"
 
 @cache
 def setting(sizes: DecoderSizes, framework: str = "megatron-lm") -> PricingSetting:
-    return setting_of(sizes, preset("nvswitch-h100-8"), framework_name=framework)
+    return make_pricing_setting(
+        sizes, preset("nvswitch-h100-8"), framework_name=framework
+    )
 
 
 def priced(sizes: DecoderSizes, recompute: str) -> PlanAnswer:

@@ -14,7 +14,7 @@ from gnnplace.plans.hybrid.convergence import (
     CriticalBatch,
     EpochTable,
     Training,
-    token_preset,
+    make_token_preset,
 )
 
 
@@ -85,12 +85,14 @@ def test_a_table_of_epochs_says_nothing_beyond_its_last_row():
 
 def test_tokens_converge_as_published():
     """Chinchilla: 70 billion parameters, 1.4 trillion tokens, a loss of 1.94 (table A3)."""
-    preset = token_preset(70_000_000_000, 2048, 1.4e12)
+    preset = make_token_preset(70_000_000_000, 2048, 1.4e12)
     assert "loss of 1.94" in preset.convergence.source
     assert preset.examples == pytest.approx(1.4e12 / 2048, rel=1e-9)
     critical = preset.convergence.critical_batch * 2048
     assert critical == pytest.approx(2.1e8 / 1.94 ** (1 / 0.21), rel=0.03)
-    assert token_preset(10**9, 1024).examples == pytest.approx(20e9 / 1024, rel=1e-9)
+    assert make_token_preset(10**9, 1024).examples == pytest.approx(
+        20e9 / 1024, rel=1e-9
+    )
 
 
 def test_the_command_line_shows_what_was_tried(capsys):

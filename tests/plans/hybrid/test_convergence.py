@@ -14,8 +14,8 @@ from gnnplace.plans.hybrid.convergence import (
     PUBLISHED,
     CriticalBatch,
     EpochTable,
-    preset_of,
-    published_gain,
+    find_preset,
+    find_published_gain,
     read_epochs,
 )
 
@@ -93,7 +93,7 @@ def test_parameters_must_be_positive() -> None:
 )
 def test_models_have_their_family(model: str, family: str) -> None:
     """By name, whatever stands around it."""
-    assert preset_of(model) is PRESETS[family]
+    assert find_preset(model) is PRESETS[family]
 
 
 def test_every_preset_says_where_it_comes_from() -> None:
@@ -111,6 +111,6 @@ def test_published_gains_stand_beside_models_that_exist() -> None:
         "BigLSTM": 0.22,
     }
     assert all(any(name in zoo.names() for name in row.ours) for row in PUBLISHED)
-    assert published_gain("inception?batch=4") is PUBLISHED[0]
-    assert published_gain("mlp") is None
+    assert find_published_gain("inception?batch=4") is PUBLISHED[0]
+    assert find_published_gain("mlp") is None
     assert set(FAMILIES) < set(PRESETS)

@@ -12,7 +12,7 @@ from gnnplace.costs import framework
 from gnnplace.placers.contract import training_chain
 from gnnplace.plans.hybrid.gradients import (
     ReplicaStep,
-    placed_step,
+    price_placed_step,
     reduced,
     with_all_reduce,
     without_updates,
@@ -42,7 +42,7 @@ def test_gradients_are_what_updates_read() -> None:
     """Bytes of all layers, ready when their backward ops finish."""
     problem = training_chain(num_devices=1)
     result = gnnplace.place(problem, placer="single")
-    found = placed_step(problem, result)
+    found = price_placed_step(problem, result)
     graph = problem.graph
     backward = [graph.index[f"b{i}"] for i in range(6)]
     sizes = [
@@ -63,11 +63,11 @@ def test_gradients_are_what_updates_read() -> None:
 def test_micro_batches_have_one_gradient() -> None:
     """Ready with the last copy; as large as before, whether the problem divides it or not."""
     whole = training_chain(num_devices=2)
-    alone = placed_step(whole, gnnplace.place(whole, placer="single"))
+    alone = price_placed_step(whole, gnnplace.place(whole, placer="single"))
     for profiled, scale in ((True, 1.0), (False, 3.0)):
         cut = with_microbatches(whole, 3, profiled=profiled)
         result = gnnplace.place(cut, placer="single")
-        found = placed_step(cut, result, scale=scale)
+        found = price_placed_step(cut, result, scale=scale)
         assert gradient_bytes(found) == pytest.approx(gradient_bytes(alone))
     finish = without_updates(cut, result.simulation)
     last = [finish[cut.graph.index[f"b{i}#2"]] for i in range(6)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnnplace.cli import main as cli
-from gnnplace.planning import plan_of_study, study_hybrid
+from gnnplace.planning import make_study_plan, study_hybrid
 from gnnplace.planning.plans import plan_model
 from gnnplace.plans import HybridOptions
 
@@ -41,7 +41,7 @@ def test_the_answer_is_planned_as_its_row() -> None:
     study = study_hybrid(MODEL, "cpu:4", options=HybridOptions(least_epochs=1.0))
     best = study.advice.best
     assert best is not None
-    plan = plan_of_study(study)
+    plan = make_study_plan(study)
     assert plan.file.batch == best.global_batch
     assert plan.microbatches == best.microbatches
     assert len(plan.file.stages[0].devices) == best.groups

@@ -14,15 +14,15 @@ from gnnplace.plans.order.orders import (
     Pipeline,
     as_arrays,
     chunk_ranks,
-    fixed_rows,
     in_flight,
     limits,
     listed,
+    make_fixed_rows,
+    make_list_rows,
     most_in_flight,
     peak_saved,
     rows_of,
-    rows_of_list,
-    seconds_of_rows,
+    time_rows,
 )
 from gnnplace.plans.order.timing import timed
 
@@ -99,9 +99,9 @@ def test_orders_are_complete_and_run(schedule, ranks, rounds, seed):
         for p in range(ranks)
     )
     assert found.simulation.feasible
-    assert seconds_of_rows(
-        line, rows_of(schedule, line), [0.0] * ranks
-    ) == pytest.approx(found.step_time)
+    assert time_rows(line, rows_of(schedule, line), [0.0] * ranks) == pytest.approx(
+        found.step_time
+    )
     assert found.step_time >= busiest * (1 - 1e-9)
 
 
@@ -123,7 +123,7 @@ def test_the_kernel_times_what_the_simulator_does(schedule, ranks, microbatches,
     taken, made = listed(as_arrays(line), limit, late, weights, ends)
     assert len(made) == count * (2 + line.apart) * microbatches
     assert timed(
-        line, rows_of_list(line, made).orders(), list(ends)
+        line, make_list_rows(line, made).orders(), list(ends)
     ).step_time == pytest.approx(taken)
 
 
@@ -175,7 +175,7 @@ def test_groups_of_micro_batches_that_the_ranks_do_not_divide_run(
     ]
     for group in groups:
         line = pipeline(f"interleaved:{each}", ranks, microbatches)
-        actions = fixed_rows(
+        actions = make_fixed_rows(
             f"interleaved:{each}", ranks, ranks * each, microbatches, group
         )
         passes = sorted(map(tuple, actions.rows.reshape(-1, 3).tolist()))
@@ -186,4 +186,4 @@ def test_groups_of_micro_batches_that_the_ranks_do_not_divide_run(
             for k in range(2)
             for m in range(microbatches)
         ]
-        assert np.isfinite(seconds_of_rows(line, actions, [0.0] * ranks))
+        assert np.isfinite(time_rows(line, actions, [0.0] * ranks))

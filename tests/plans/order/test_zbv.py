@@ -8,10 +8,10 @@ from torch.distributed.pipelining import schedules
 from gnnplace.plans.order.orders import (
     Pipeline,
     chunk_ranks,
-    fixed_rows,
     limits,
+    make_fixed_rows,
     rows_of,
-    seconds_of_rows,
+    time_rows,
 )
 
 KINDS = {schedules.F: 0, schedules.I: 1, schedules.W: 2}
@@ -34,7 +34,7 @@ def listed_by_torch(ranks: int, microbatches: int, rank: int) -> list[list[int]]
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 7, 8, 16, 33])
 def test_it_is_pytorch_s_order(ranks, microbatches):
-    order = fixed_rows("zbv", ranks, 2 * ranks, microbatches)
+    order = make_fixed_rows("zbv", ranks, 2 * ranks, microbatches)
     assert order.apart
     for rank in range(ranks):
         assert order.rows[rank].tolist() == listed_by_torch(ranks, microbatches, rank)
@@ -55,11 +55,11 @@ def test_equal_passes_leave_no_bubble_but_the_fill():
         apart=True,
         limit=limits("zbv", ranks, microbatches),
     )
-    seconds = seconds_of_rows(line, rows_of("zbv", line), [0.0] * ranks)
+    seconds = time_rows(line, rows_of("zbv", line), [0.0] * ranks)
     work = 6.0 * microbatches
     assert work <= seconds <= work + ranks
 
 
 def test_one_rank_runs_its_passes_in_turns():
     line = Pipeline((0,), ((1.0, 1.0, 1.0),), (), 3, apart=True, limit=(1,))
-    assert seconds_of_rows(line, rows_of("zbv", line), [0.0]) == pytest.approx(9.0)
+    assert time_rows(line, rows_of("zbv", line), [0.0]) == pytest.approx(9.0)

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gnnplace.plans.answers import find_plans, given_plan, plan_of
-from gnnplace.plans.given import draft_of_spec
+from gnnplace.plans.answers import find_plans, plan_of, price_given_plan
+from gnnplace.plans.given import draft_spec
 from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.search.draft import realized
-from gnnplace.plans.search.drafts import baselines_of
+from gnnplace.plans.search.drafts import draft_baselines
 from gnnplace.plans.search.search import Shortlist, improved, search
-from gnnplace.plans.search.space import space_of
+from gnnplace.plans.search.space import price_space
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.spec import parse_spec
 from tests.plans.toys import all_drafts, chain, cluster
@@ -171,7 +171,7 @@ def test_pipedream_has_the_least_slowest_stage_of_all_cuts_and_replicas(seed):
     model, machine = chain(np.random.default_rng(seed), count=5, batch=4), cluster(4)
     for size in (1, 2, 4):
         pricer = Pricer(model, MeshFabric(machine), size)
-        found = baselines_of(space_of(pricer, model.batch // size))["pipedream"]
+        found = draft_baselines(price_space(pricer, model.batch // size))["pipedream"]
         slowest = {
             d.stages: max(
                 slow.microbatch + slow.end / d.microbatches for slow in priced.costs
@@ -203,19 +203,19 @@ def test_searched_orders_are_better_and_kept_by_files():
     model, machine = chain(np.random.default_rng(3), count=8, batch=16), cluster(4)
     words = "pp=4,microbatch_size=1,schedule="
     plain = [
-        given_plan(model, machine, f"{words}{s}").step_time
+        price_given_plan(model, machine, f"{words}{s}").step_time
         for s in ("1f1b", "zero-bubble")
     ]
     assert plain[1] < 0.97 * plain[0]
     made = Shortlist(model, MeshFabric(machine))
-    draft = replace(draft_of_spec(model, machine, parse_spec(f"{words}zero-bubble")))
+    draft = replace(draft_spec(model, machine, parse_spec(f"{words}zero-bubble")))
     start = made.keep(draft)
     for _ in improved([start], made.pricer, made.keep):
         pass
     best = made.best[0]
     assert best.step_time < start.step_time
     plan = plan_of(model, machine, best)
-    again = given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
+    again = price_given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
     assert again.step_time == pytest.approx(best.step_time)
     assert again.file.schedule == "zero-bubble:searched"
 
@@ -231,7 +231,7 @@ def test_memory_is_kept_and_a_plan_survives_its_file(seed):
         return
     for memory in plan.file.memory.values():
         assert sum(memory.model_dump().values()) <= 150.0
-    again = given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
+    again = price_given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
     assert again.step_time == pytest.approx(plan.step_time)
     assert again.file.actions == plan.file.actions
 
@@ -271,14 +271,14 @@ def test_words_that_are_wrong_are_named(words, told):
     from gnnplace.errors import InputError
 
     with pytest.raises(InputError) as caught:
-        given_plan(chain(np.random.default_rng(0), batch=8), cluster(4), words)
+        price_given_plan(chain(np.random.default_rng(0), batch=8), cluster(4), words)
     assert told in str(caught.value)
 
 
 def test_replicas_halve_the_examples_and_exchange_gradients():
     model = chain(np.random.default_rng(0), batch=8)
-    one = given_plan(model, cluster(4), "microbatch_size=8")
-    two = given_plan(model, cluster(4), "dp=2,microbatch_size=4")
+    one = price_given_plan(model, cluster(4), "microbatch_size=8")
+    two = price_given_plan(model, cluster(4), "dp=2,microbatch_size=4")
     assert one.file.parts["reduction"] == 0.0
     assert two.file.parts["reduction"] > 0.0
     assert two.file.parts["compute"] == pytest.approx(

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gnnplace.plans.answers import given_plan
+from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.blocks import (
@@ -27,17 +27,17 @@ from gnnplace.plans.segments.blocks import (
     QUERIES,
     RESIDUAL,
     Block,
-    blocks_of,
-    unrecognised_modules,
+    find_blocks,
+    list_unrecognised_modules,
 )
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import capture_layers, chain_of
+from gnnplace.plans.segments.chains import capture_chain, capture_layers
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.sized import SizedModelCosts, with_blocks
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
-from gnnplace.tracing import workload_of
+from gnnplace.tracing import make_workload
 
 WORDS, WIDTH, HEADS, LENGTH, BATCH = 64, 32, 4, 16, 4
 Mask = Callable[[torch.Tensor], torch.Tensor]
@@ -153,9 +153,9 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 def model_blocks(model: str | nn.Module) -> tuple[Block, ...]:
     """The blocks of a model, captured in mixed precision."""
     example = None if isinstance(model, str) else inputs()
-    workload = workload_of(model, example, None, fake=True)
+    workload = make_workload(model, example, None, fake=True)
     layers = capture_layers(workload, "bf16-mixed")
-    return blocks_of(layers, cuts_of(layers.calls, layers.rules))
+    return find_blocks(layers, cuts_of(layers.calls, layers.rules))
 
 
 def pieces(blocks: tuple[Block, ...]) -> list[str]:
@@ -171,7 +171,7 @@ def test_every_call_of_a_layer_is_in_one_block():
     products = [len(block.calls) for block in blocks if block.kind == PRODUCT]
     # Queries, keys and values are one joined product of each layer.
     assert sorted(products) == [1] * 7 + [3, 3]
-    assert unrecognised_modules(blocks) == ()
+    assert list_unrecognised_modules(blocks) == ()
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_attention_is_known_by_its_calls(
         assert block.is_written_out == is_written_out
         assert block.is_causal == is_causal
     modules = () if is_recognised else ("blocks.*.mixer",)
-    assert unrecognised_modules(blocks) == modules
+    assert list_unrecognised_modules(blocks) == modules
 
 
 def test_a_scan_that_is_written_out_is_not_recognised():
     blocks = model_blocks(Model(Scan))
-    assert unrecognised_modules(blocks) == ("blocks.*.mixer",)
+    assert list_unrecognised_modules(blocks) == ("blocks.*.mixer",)
     (scan, *_) = [block for block in blocks if not block.is_recognised]
     assert scan.kind == BETWEEN
 
@@ -232,7 +232,7 @@ def machine() -> Cluster:
 def chains(model: str) -> tuple[Chain, Chain]:
     """A captured decoder by its sizes, and by its blocks."""
     job = TrainingJob(model, batch=16, precision="bf16-mixed")
-    by_sizes = chain_of(job, machine())
+    by_sizes = capture_chain(job, machine())
     by_blocks = with_blocks(by_sizes, machine())
     assert isinstance(by_blocks.source, BlockCosts)
     return by_sizes, by_blocks
@@ -258,7 +258,9 @@ def test_a_decoder_costs_by_its_blocks_what_it_costs_by_its_sizes(name):
         ]
         assert sums[1] == pytest.approx(sums[0], rel=most), columns
     for words in PLANS:
-        plans = [given_plan(chain, machine(), words) for chain in (by_sizes, by_blocks)]
+        plans = [
+            price_given_plan(chain, machine(), words) for chain in (by_sizes, by_blocks)
+        ]
         peaks = [max(e.all for e in plan.file.memory.values()) for plan in plans]
         passes = [plan.step_time - plan.file.parts["update"] for plan in plans]
         assert passes[1] == pytest.approx(passes[0], rel=0.04), words
@@ -296,8 +298,8 @@ def plan_of_own(mixer: Callable[[], nn.Module]) -> tuple[Chain, list[float]]:
     job = TrainingJob(
         Model(mixer), inputs=inputs(), precision="bf16-mixed", accept_other_loss=True
     )
-    chain = chain_of(job, machine())
-    plan = given_plan(chain, machine(), "dp=4,microbatch_size=1")
+    chain = capture_chain(job, machine())
+    plan = price_given_plan(chain, machine(), "dp=4,microbatch_size=1")
     assert plan.file.interval is not None
     low, high = plan.file.interval
     return chain, [low, plan.step_time, high]
@@ -317,7 +319,7 @@ def test_what_is_written_out_has_two_prices_and_the_interval_spans_both():
     assert fused is not None
     assert np.all(fused.forward <= eager.forward * (1 + 1e-9))
     assert fused.forward.sum() < eager.forward.sum()
-    plan = given_plan(chain.alternative, machine(), "dp=4,microbatch_size=1")
+    plan = price_given_plan(chain.alternative, machine(), "dp=4,microbatch_size=1")
     assert ends[0] < plan.step_time < ends[1] < ends[2]
 
 
@@ -327,12 +329,16 @@ def test_a_catalogue_s_model_that_writes_attention_out_says_so():
         "&vocab_size=512&num_key_value_heads=4&intermediate_size=256&length=1024"
         "&num_local_experts=4"
     )
-    chain = chain_of(TrainingJob(model, batch=8, precision="bf16-mixed"), machine())
+    chain = capture_chain(
+        TrainingJob(model, batch=8, precision="bf16-mixed"), machine()
+    )
     assert isinstance(chain.source, SizedModelCosts)
     assert chain.recognition is not None
     assert chain.recognition.unrecognised == ("model.layers.*.self_attn",)
-    plan = given_plan(chain, machine(), "dp=8,microbatch_size=1")
-    eager = given_plan(chain.alternative or chain, machine(), "dp=8,microbatch_size=1")
+    plan = price_given_plan(chain, machine(), "dp=8,microbatch_size=1")
+    eager = price_given_plan(
+        chain.alternative or chain, machine(), "dp=8,microbatch_size=1"
+    )
     assert plan.file.source == "sizes"
     assert plan.file.interval is not None
     assert plan.step_time < eager.step_time < plan.file.interval[1]

@@ -11,13 +11,18 @@ from torch import nn
 from gnnplace import zoo
 from gnnplace.cli.main import run
 from gnnplace.costs.floors import EAGER, NO_FLOOR
-from gnnplace.costs.profiling.estimation import estimated_times
+from gnnplace.costs.profiling.estimation import estimate_times
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.planning.plans import plan_model
-from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.answers import find_plans, price_given_plan
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
-from gnnplace.plans.segments.chains import COUNTED, captured_chain, chain_of, shortened
+from gnnplace.plans.segments.chains import (
+    COUNTED,
+    capture_chain,
+    capture_layer_chain,
+    shortened,
+)
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture_model
@@ -34,7 +39,7 @@ SMALL = "gpt2?layers=3&width=64&heads=4&vocabulary=128&length=32&batch=8"
 
 @pytest.fixture(scope="module")
 def chain():
-    return chain_of(TrainingJob(GPT2), CLUSTER)
+    return capture_chain(TrainingJob(GPT2), CLUSTER)
 
 
 def test_blocks_are_cut_where_one_tensor_crosses_and_equal_ones_are_of_one_kind(chain):
@@ -68,7 +73,7 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(
     spec, monkeypatch
 ):
     """With the host and without it; both recorders run, two to three seconds a model."""
-    chain = chain_of(TrainingJob(spec), CLUSTER)
+    chain = capture_chain(TrainingJob(spec), CLUSTER)
     options = CaptureOptions(optimizer=chain.optimizer)
     program = capture_model(spec, options=options, fake=True)
     phase = np.array([op.phase for op in program.ops])
@@ -76,7 +81,7 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(
         monkeypatch.setattr("gnnplace.plans.segments.parts.EAGER", floor)
         monkeypatch.setattr("gnnplace.costs.profiling.estimation.EAGER", floor)
         costs = replace(chain.source).costs("a100", (1,), chain.batch)
-        seconds = estimated_times(program, "a100").seconds
+        seconds = estimate_times(program, "a100").seconds
         forward, backward, update = (
             seconds[phase == which].sum() for which in (FORWARD, BACKWARD, UPDATE)
         )
@@ -88,7 +93,7 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(
 
 
 def test_shards_are_faster_than_one_and_slower_than_their_number():
-    big = captured_chain(
+    big = capture_layer_chain(
         TrainingJob(
             "hf:gpt2-medium?n_layer=1&batch=8&length=512", precision="bf16-true"
         ),
@@ -100,14 +105,14 @@ def test_shards_are_faster_than_one_and_slower_than_their_number():
 
 
 def test_skips_cross_the_cuts_between():
-    chain = chain_of(TrainingJob("unet?batch=2"), CLUSTER)
+    chain = capture_chain(TrainingJob("unet?batch=2"), CLUSTER)
     crossing = [len(values) for values in chain.source.cuts.crossing]
     assert max(crossing) >= 3
     assert crossing[0] == 0
 
 
 def test_the_batch_is_resized_and_wrong_words_are_refused():
-    assert chain_of(TrainingJob(SMALL, batch=12), CLUSTER).batch == 12
+    assert capture_chain(TrainingJob(SMALL, batch=12), CLUSTER).batch == 12
     with pytest.raises(
         InputError, match="precision 'fp8': products in FP8 are not priced"
     ):
@@ -134,7 +139,7 @@ def network():
 
 
 def chain_with(loss, **options):
-    return chain_of(
+    return capture_chain(
         TrainingJob(network(), torch.zeros(8, 16), loss=loss, **options), CLUSTER
     )
 
@@ -147,12 +152,12 @@ def test_a_mean_may_be_cut():
 def test_a_sum_may_be_cut_and_is_one_in_the_file():
     found = chain_with(lambda y: 2 * y.square().sum())
     assert (found.mixes, found.loss) == ("", "sum")
-    assert given_plan(found, CLUSTER, "dp=2").file.loss == "sum"
+    assert price_given_plan(found, CLUSTER, "dp=2").file.loss == "sum"
     assert chain_with(lambda y: y.square().mean()).loss == "mean"
 
 
 def test_a_mean_over_counts_is_noticed():
-    found = chain_of(TrainingJob(SMALL), CLUSTER)
+    found = capture_chain(TrainingJob(SMALL), CLUSTER)
     assert (found.mixes, found.notices) == ("", (COUNTED,))
 
 
@@ -175,10 +180,10 @@ class OverCounts(nn.Module):
 def test_a_mean_over_counts_and_one_keeps_its_batch():
     """Of two shares of 4 marked examples each the mean has 5 and 5 below, that of the batch 9."""
     given = torch.randn(8, 16), torch.ones(8)
-    found = chain_of(TrainingJob(OverCounts(), given, loss=lambda y: y), CLUSTER)
+    found = capture_chain(TrainingJob(OverCounts(), given, loss=lambda y: y), CLUSTER)
     assert "it reads what 'add' makes of the whole batch" in found.mixes
     with pytest.raises(InputError, match="accept-other-loss"):
-        given_plan(found, CLUSTER, "dp=2")
+        price_given_plan(found, CLUSTER, "dp=2")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +204,7 @@ def test_what_has_no_gradient_is_refused(loss, told):
 
 def test_no_example_is_refused():
     with pytest.raises(InputError, match="hold no example"):
-        chain_of(
+        capture_chain(
             TrainingJob(network(), torch.zeros(0, 16), loss=lambda y: y.mean()), CLUSTER
         )
 
@@ -223,7 +228,7 @@ def test_what_is_no_mean_keeps_its_batch(loss, told):
     assert all(len(stage.devices) == 1 for stage in plan.file.stages)
     assert any("the batch stays whole" in notice for notice in plan.notices)
     with pytest.raises(InputError, match="accept-other-loss"):
-        given_plan(found, CLUSTER, "dp=2")
+        price_given_plan(found, CLUSTER, "dp=2")
 
 
 def test_where_nothing_fits_the_whole_batch_is_told_first():
@@ -231,11 +236,11 @@ def test_where_nothing_fits_the_whole_batch_is_told_first():
     model, inputs = network(), torch.zeros(100_000, 16)
     small = [d.model_copy(update={"memory": 3e6}) for d in CLUSTER.devices]
     cluster = replace(CLUSTER, devices=tuple(small))
-    cut = chain_of(
+    cut = capture_chain(
         TrainingJob(model, inputs, loss=lambda y: y.square().mean()), cluster
     )
     assert find_plans(cut, cluster, SearchOptions(budget=0.0))[0].feasible
-    whole = chain_of(
+    whole = capture_chain(
         TrainingJob(model, inputs, loss=lambda y: y.square().sum() + y.mean()), cluster
     )
     reason = find_plans(whole, cluster, SearchOptions(budget=0.0))[0].reason
@@ -249,7 +254,7 @@ def test_one_may_know_better():
     found = chain_with(pairs, accept_other_loss=True)
     assert found.mixes == ""
     assert found.notices[0].startswith("accepted although")
-    assert given_plan(found, CLUSTER, "dp=2").feasible
+    assert price_given_plan(found, CLUSTER, "dp=2").feasible
 
 
 def test_lists_of_modules_are_shortened_and_come_back():
@@ -300,11 +305,11 @@ class Adapted(nn.Module):
 
 def test_frozen_parameters_take_their_own_bytes_alone():
     model, x = Adapted(), torch.randn(4, 64)
-    found = chain_of(
+    found = capture_chain(
         TrainingJob(model, (x, x), loss=nn.functional.mse_loss, optimizer="adamw"),
         CLUSTER,
     )
-    plan = given_plan(found, CLUSTER, "dp=2,microbatch_size=2")
+    plan = price_given_plan(found, CLUSTER, "dp=2,microbatch_size=2")
     optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
     nn.functional.mse_loss(model(x), x).backward()
     optimizer.step()
@@ -347,8 +352,8 @@ def mixing_ops(batch: int = 8):
 def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
     for build in (odd_ops, mixing_ops):
         model, inputs, loss = build()
-        named = chain_of(TrainingJob(f"{__name__}:{build.__name__}"), CLUSTER)
-        given = chain_of(TrainingJob(model, inputs, loss=loss), CLUSTER)
+        named = capture_chain(TrainingJob(f"{__name__}:{build.__name__}"), CLUSTER)
+        given = capture_chain(TrainingJob(model, inputs, loss=loss), CLUSTER)
         assert bool(named.mixes) == bool(given.mixes) == (build is mixing_ops)
 
 
@@ -356,7 +361,7 @@ def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
 def test_no_architecture_of_the_zoo_is_refused(name):
     """Nor one whose LSTM goes both ways, of whose gradients two are one tensor."""
     sizes = "&".join(f"{key}={size}" for key, size in SIZES[name].items())
-    assert chain_of(TrainingJob(f"{name}?{sizes}"), cpus(2)).segments
+    assert capture_chain(TrainingJob(f"{name}?{sizes}"), cpus(2)).segments
 
 
 class Penalised(nn.Module):
@@ -409,7 +414,7 @@ def test_buffers_that_are_changed_are_stored_and_those_that_are_read_are_not(
     change, count
 ):
     inputs = torch.randn(8, 8), torch.randn(8, 8)
-    source = chain_of(
+    source = capture_chain(
         TrainingJob(Counted(change), inputs, loss=nn.functional.mse_loss), cpus(2)
     ).source
     calls = range(len(source.layers.calls.calls))

@@ -6,7 +6,7 @@ import pytest
 
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments import parts
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.plans.segments.parts import between, example_corners, shard_corners
 from gnnplace.problem.cluster.presets import preset
 
@@ -43,7 +43,9 @@ ALWAYS = {GPT2: ((8, 8), (4, 2)), **SELDOM}
     ],
 )
 def test_sizes_are_those_of_a_recording(spec, shards, examples):
-    source = chain_of(TrainingJob(spec, precision="bf16-mixed"), CLUSTER).source.parts
+    source = capture_chain(
+        TrainingJob(spec, precision="bf16-mixed"), CLUSTER
+    ).source.parts
     for call, op in enumerate(source.layers.operations.ops):
         labels = [
             n for n, size in op.shape.extents if size % shards == 0 and n != op.batch
@@ -78,7 +80,7 @@ def kernels(recorded, name):
 
 
 def test_calls_are_recorded_once_for_all_sizes_of_micro_batches(monkeypatch):
-    chain = chain_of(TrainingJob(GPT2), CLUSTER)
+    chain = capture_chain(TrainingJob(GPT2), CLUSTER)
     count = []
     real = parts.record
     monkeypatch.setattr(parts, "record", lambda *a: count.append(1) or real(*a))
@@ -90,7 +92,7 @@ def test_calls_are_recorded_once_for_all_sizes_of_micro_batches(monkeypatch):
 
 
 def test_recordings_with_other_ops_are_not_mixed():
-    source = chain_of(TrainingJob(GPT2), CLUSTER).source.parts
+    source = capture_chain(TrainingJob(GPT2), CLUSTER).source.parts
     kinds = {c.kind: i for i, c in enumerate(source.layers.calls.calls)}
     linear, norm = (source.recorded((kinds[k], (), 2)) for k in ("addmm", "layer_norm"))
     assert between(linear, norm, 0.5) is None

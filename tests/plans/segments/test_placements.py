@@ -4,7 +4,11 @@ import pytest
 
 from gnnplace.errors import MismatchError
 from gnnplace.plans.segments.chains import capture_layers
-from gnnplace.plans.segments.placements import configuration_of, placements_of, word_of
+from gnnplace.plans.segments.placements import (
+    format_place,
+    format_placements,
+    parse_configuration,
+)
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place
 from gnnplace.tracing.loading import load
 from tests.run.planned.toys import plan_for
@@ -19,7 +23,9 @@ def layers():
 
 
 def test_words_of_places():
-    found = [word_of(place) for place in (REPLICATED, PARTIAL, Place(1), Place(0, 3))]
+    found = [
+        format_place(place) for place in (REPLICATED, PARTIAL, Place(1), Place(0, 3))
+    ]
     assert found == ["R", "P", "S1", "S0/3"]
 
 
@@ -27,12 +33,12 @@ def test_every_split_of_every_call_is_read_as_it_is_written(layers):
     graph, count = layers.calls, 0
     for i, (call, rule) in enumerate(zip(graph.calls, layers.rules, strict=True)):
         for label in rule.extents:
-            told = placements_of(graph, layers.rules, {i: (label,)})[call.name]
+            told = format_placements(graph, layers.rules, {i: (label,)})[call.name]
             assert told[0] == "R"
-            assert configuration_of(rule, told, (2,), call.name) == (label,)
-            pair = placements_of(graph, layers.rules, {i: (label, None)})[call.name]
+            assert parse_configuration(rule, told, (2,), call.name) == (label,)
+            pair = format_placements(graph, layers.rules, {i: (label, None)})[call.name]
             assert pair == ["R", told[2], "R"]
-            assert configuration_of(rule, pair, (2, 2), call.name) == (label, None)
+            assert parse_configuration(rule, pair, (2, 2), call.name) == (label, None)
             count += 1
     assert count > 20
 
@@ -49,4 +55,4 @@ def test_a_plan_over_shards_says_how_parameters_and_calls_are_split():
 
 def test_a_split_that_a_call_cannot_have_is_refused(layers):
     with pytest.raises(MismatchError, match="plan: norm: cannot be 'S9'"):
-        configuration_of(layers.rules[0], ["R", "R", "S9"], (2,), "norm")
+        parse_configuration(layers.rules[0], ["R", "R", "S9"], (2,), "norm")

@@ -13,14 +13,14 @@ from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import plan_devices
-from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, decoder_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, find_decoder
 from gnnplace.plans.decoders.named import sized_model
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.block_costs import BlockCosts
-from gnnplace.plans.segments.chains import capture_layers, chain_of
-from gnnplace.plans.segments.recognition import recognised_sizes
+from gnnplace.plans.segments.chains import capture_chain, capture_layers
+from gnnplace.plans.segments.recognition import recognise_sizes
 from gnnplace.plans.segments.sized import SizedModelCosts
-from gnnplace.tracing import workload_of
+from gnnplace.tracing import make_workload
 
 WORDS, WIDTH, HEADS, KEYS, INSIDE, LENGTH, LAYERS = 96, 32, 4, 2, 48, 16, 2
 
@@ -134,8 +134,8 @@ def plain(*, tied: bool = True) -> Decoder:
 
 
 def recognised(model: nn.Module) -> DecoderSizes | str:
-    workload = workload_of(model, inputs(), None, fake=True)
-    return recognised_sizes(capture_layers(workload, "32-true"), workload.model, 4)
+    workload = make_workload(model, inputs(), None, fake=True)
+    return recognise_sizes(capture_layers(workload, "32-true"), workload.model, 4)
 
 
 def test_a_llama_of_one_s_own_has_the_sizes_of_its_configuration():
@@ -144,7 +144,7 @@ def test_a_llama_of_one_s_own_has_the_sizes_of_its_configuration():
         f"&vocab_size={WORDS}&num_attention_heads={HEADS}&num_key_value_heads={KEYS}"
         f"&length={LENGTH}&batch=4"
     )
-    assert recognised(gated()) == decoder_of(query)
+    assert recognised(gated()) == find_decoder(query)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -246,9 +246,9 @@ def mixture(make: Callable[[], nn.Module]) -> Decoder:
 
 
 def recognised_mixture(model: nn.Module) -> DecoderSizes | str:
-    workload = workload_of(model, inputs(), None, fake=True)
+    workload = make_workload(model, inputs(), None, fake=True)
     layers = capture_layers(workload, "32-true")
-    return recognised_sizes(layers, workload.model, 4, mixtures=True)
+    return recognise_sizes(layers, workload.model, 4, mixtures=True)
 
 
 @pytest.mark.parametrize("make", [Listed, Stacked])
@@ -258,7 +258,7 @@ def test_a_mixture_of_one_s_own_has_the_sizes_of_mixtral(make):
         f"&vocab_size={WORDS}&num_attention_heads={HEADS}&num_key_value_heads={KEYS}"
         f"&num_local_experts={EXPERTS}&num_experts_per_tok={CHOSEN}&length={LENGTH}&batch=4"
     )
-    assert recognised_mixture(mixture(make)) == decoder_of(query)
+    assert recognised_mixture(mixture(make)) == find_decoder(query)
     # By our runner all experts are computed, which no sizes say.
     assert isinstance(recognised(mixture(make)), str)
 
@@ -306,8 +306,8 @@ def unlike() -> Decoder:
 )
 def test_other_models_are_none_and_the_reason_is_said(model, reason):
     example = (torch.zeros(4, WIDTH),) if isinstance(model, nn.Sequential) else inputs()
-    workload = workload_of(model, example, None, fake=True)
-    sizes = recognised_sizes(capture_layers(workload, "32-true"), workload.model, 4)
+    workload = make_workload(model, example, None, fake=True)
+    sizes = recognise_sizes(capture_layers(workload, "32-true"), workload.model, 4)
     assert isinstance(sizes, str)
     assert re.search(reason, sizes), sizes
 
@@ -317,12 +317,12 @@ def test_what_is_recognised_is_priced_by_its_sizes_and_searched_for_launchers():
     job = TrainingJob(
         gated(), inputs=inputs(), precision="bf16-mixed", accept_other_loss=True
     )
-    chain = chain_of(job, devices)
+    chain = capture_chain(job, devices)
     assert isinstance(chain.source, SizedModelCosts)
     assert "recognised by its calls: 2 gated decoder layers" in chain.notices[-1]
     named = sized_model(job, devices)
     assert named.sizes == chain.source.sizes.setting.decoder
-    captured = chain_of(replace(job, model=gated(eager=True)), devices)
+    captured = capture_chain(replace(job, model=gated(eager=True)), devices)
     assert isinstance(captured.source, BlockCosts)
     assert "attention written out: blocks.*" in captured.notices[-1]
     assert "blocks.0.matmul: attention written out" in captured.notices[-2]

@@ -10,13 +10,13 @@ from torch.nn import functional
 
 from gnnplace.costs.collectives import ALL_GATHER
 from gnnplace.errors import InputError
-from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.answers import find_plans, price_given_plan
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import SplitChoice
-from gnnplace.plans.segments.chains import captured_chain
-from gnnplace.plans.segments.splits import SegmentProblem, styles_of
+from gnnplace.plans.segments.chains import capture_layer_chain
+from gnnplace.plans.segments.splits import SegmentProblem, find_styles
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.sharding import best_strategy
@@ -42,12 +42,12 @@ class FeedForward(nn.Module):
 
 @pytest.fixture(scope="module")
 def llama():
-    return captured_chain(TrainingJob(LLAMA, precision="bf16-master"), CLUSTER)
+    return capture_layer_chain(TrainingJob(LLAMA, precision="bf16-master"), CLUSTER)
 
 
 def feed_forward():
     inputs = (torch.randn(4, 8, 32), torch.randn(4, 8, 32))
-    return captured_chain(
+    return capture_layer_chain(
         TrainingJob(FeedForward(), inputs, loss=functional.mse_loss), CLUSTER
     )
 
@@ -81,7 +81,9 @@ def weighs_no_less(axes, choice):
     source = feed_forward().source
     calls = source._calls(0)
     assert len(calls) <= 8
-    problem = SegmentProblem.of(source, 0, calls, "a100", (axes, 2), styles_of(choice))
+    problem = SegmentProblem.of(
+        source, 0, calls, "a100", (axes, 2), find_styles(choice)
+    )
     problem = problem.weighted(choice)
     found = total(problem, best_strategy(problem).configuration)
     every = itertools.product(*(range(len(cost)) for cost in problem.cost))
@@ -103,7 +105,7 @@ def test_a_dearer_byte_never_keeps_more_bytes(llama):
 
 def test_tensor_parallelism_divides_all_matrices_and_their_state(llama):
     """16 bytes an element in bf16 with a float32 copy and Adam; norms are whole on each shard."""
-    plan = given_plan(llama, CLUSTER, "tp=4,microbatch_size=1")
+    plan = price_given_plan(llama, CLUSTER, "tp=4,microbatch_size=1")
     (stage,) = plan.file.stages
     model = chain_parameters(llama)
     matrices = {name for name, shape in model.items() if len(shape) > 1}
@@ -113,12 +115,12 @@ def test_tensor_parallelism_divides_all_matrices_and_their_state(llama):
     whole = sum(int(np.prod(shape)) for n, shape in model.items() if n not in matrices)
     assert plan.file.memory["gpu:0"].state == pytest.approx(16 * (cut + whole))
     assert stage.border == "tokens"
-    parted = given_plan(llama, CLUSTER, "tp=4,microbatch_size=1,zero=1").file
+    parted = price_given_plan(llama, CLUSTER, "tp=4,microbatch_size=1,zero=1").file
     least = (
         16 * cut + (4 + 12 / 4) * whole
     )  # if gradients of all norms are sums over shards
     assert least <= parted.memory["gpu:0"].state < 16 * (cut + whole)
-    apart = given_plan(llama, CLUSTER, "tp=4,sp=off,microbatch_size=1")
+    apart = price_given_plan(llama, CLUSTER, "tp=4,sp=off,microbatch_size=1")
     assert apart.file.stages[0].border == "whole"
 
 
@@ -142,8 +144,8 @@ def chain_parameters(chain):
     ],
 )
 def test_a_plan_that_is_given_again_takes_as_long(llama, words):
-    plan = given_plan(llama, CLUSTER, f"{words},microbatch_size=1")
-    again = given_plan(llama, CLUSTER, plan)
+    plan = price_given_plan(llama, CLUSTER, f"{words},microbatch_size=1")
+    again = price_given_plan(llama, CLUSTER, plan)
     assert again.step_time == pytest.approx(plan.step_time, rel=1e-9)
     assert again.file.memory == plan.file.memory
     assert again.file.stages == plan.file.stages
@@ -151,13 +153,13 @@ def test_a_plan_that_is_given_again_takes_as_long(llama, words):
 
 def test_a_stage_that_lacks_memory_takes_the_split_that_fits(llama):
     """Free splits are the fastest where all fits, and cut weights where it does not."""
-    roomy = given_plan(llama, CLUSTER, "shards=4,microbatch_size=1")
+    roomy = price_given_plan(llama, CLUSTER, "shards=4,microbatch_size=1")
     most = roomy.file.memory["gpu:0"].all - roomy.file.memory["gpu:0"].slack
     devices = tuple(
         d.model_copy(update={"memory": d.reserve + 0.7 * most}) for d in CLUSTER.devices
     )
     small = Cluster(devices, CLUSTER.links, CLUSTER.name)
-    tight = given_plan(llama, small, "shards=4,microbatch_size=1")
+    tight = price_given_plan(llama, small, "shards=4,microbatch_size=1")
     assert tight.feasible
     assert tight.step_time >= roomy.step_time
 
@@ -169,13 +171,13 @@ WIDE = (
 
 @pytest.fixture(scope="module")
 def wide():
-    return captured_chain(TrainingJob(WIDE, precision="bf16-master"), CLUSTER)
+    return capture_layer_chain(TrainingJob(WIDE, precision="bf16-master"), CLUSTER)
 
 
 def test_what_is_gathered_again_is_kept_as_a_part(wide):
     """Inputs of queries, gates and the head at least: tokens by width, of which 3 of 4 parts go."""
     plain, lean = (
-        given_plan(
+        price_given_plan(
             wide, CLUSTER, f"tp=4,microbatch_size=1,regather={word}"
         ).file.stages[0]
         for word in ("off", "on")
@@ -193,7 +195,8 @@ def test_what_is_gathered_again_is_kept_as_a_part(wide):
 def test_what_is_computed_again_gathers_once(wide):
     words = "tp=4,microbatch_size=1,recompute=full"
     one, other = (
-        given_plan(wide, CLUSTER, f"{words},regather={x}").file for x in ("off", "on")
+        price_given_plan(wide, CLUSTER, f"{words},regather={x}").file
+        for x in ("off", "on")
     )
     assert one.step_time == pytest.approx(other.step_time, rel=1e-12)
     assert one.memory == other.memory
@@ -201,7 +204,7 @@ def test_what_is_computed_again_gathers_once(wide):
 
 def test_a_stage_gathers_again_unasked_where_nothing_else_fits(wide):
     words = "tp=4,microbatch_size=1"
-    entry = given_plan(wide, CLUSTER, words).file.memory["gpu:0"]
+    entry = price_given_plan(wide, CLUSTER, words).file.memory["gpu:0"]
     for part in np.linspace(1.0, 0.5, 101):
         devices = tuple(
             d.model_copy(
@@ -210,8 +213,8 @@ def test_a_stage_gathers_again_unasked_where_nothing_else_fits(wide):
             for d in CLUSTER.devices
         )
         small = Cluster(devices, CLUSTER.links, CLUSTER.name)
-        found = given_plan(wide, small, words)
-        asked = given_plan(wide, small, f"{words},regather=off")
+        found = price_given_plan(wide, small, words)
+        asked = price_given_plan(wide, small, f"{words},regather=off")
         assert found.file.stages[0].regather == (not asked.feasible)
         if not asked.feasible:
             break
@@ -228,14 +231,14 @@ MIXTRAL = (
 
 @pytest.fixture(scope="module")
 def mixtral():
-    return captured_chain(
+    return capture_layer_chain(
         TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw"), CLUSTER
     )
 
 
 def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
     """16 bytes an element; ZeRO parts what every replica has over all, experts over none."""
-    plan = given_plan(mixtral, CLUSTER, "dp=8,ep=8,microbatch_size=1,zero=1")
+    plan = price_given_plan(mixtral, CLUSTER, "dp=8,ep=8,microbatch_size=1,zero=1")
     (stage,) = plan.file.stages
     assert (stage.axes, stage.border, plan.file.microbatch_size) == (
         (8,),
@@ -248,7 +251,9 @@ def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
     shared = sum(size for name, size in sizes.items() if ".experts." not in name)
     state = plan.file.memory["gpu:0"].state
     assert state == pytest.approx(16 * apart + (4 + 12 / 8) * shared)
-    inside = given_plan(mixtral, CLUSTER, "dp=4,tp=2,ep=4,microbatch_size=1,zero=1")
+    inside = price_given_plan(
+        mixtral, CLUSTER, "dp=4,tp=2,ep=4,microbatch_size=1,zero=1"
+    )
     (stage,) = inside.file.stages
     assert (stage.axes, stage.border) == ((4, 2), "examples,tokens")
     assert inside.file.memory["gpu:0"].state == pytest.approx(state, rel=0.15)
@@ -266,7 +271,7 @@ def test_a_search_is_no_slower_than_words_of_experts(mixtral):
         "dp=2,tp=2,cp=2",
     ):
         for size in (1, 4):
-            given = given_plan(
+            given = price_given_plan(
                 mixtral, CLUSTER, f"{words},microbatch_size={size},zero=1"
             )
             assert found.step_time <= given.step_time * (1 + 1e-9), words
@@ -274,14 +279,16 @@ def test_a_search_is_no_slower_than_words_of_experts(mixtral):
 
 def test_experts_that_a_model_does_not_have_are_refused(llama, mixtral):
     with pytest.raises(InputError, match="has no experts"):
-        given_plan(llama, CLUSTER, "dp=2,ep=2,microbatch_size=1")
+        price_given_plan(llama, CLUSTER, "dp=2,ep=2,microbatch_size=1")
     with pytest.raises(InputError, match="8 experts have no 16 equal parts"):
-        given_plan(mixtral, preset("dgx-h100-8x8"), "dp=16,ep=16,microbatch_size=1")
+        price_given_plan(
+            mixtral, preset("dgx-h100-8x8"), "dp=16,ep=16,microbatch_size=1"
+        )
 
 
 def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
     """Captured twice: six seconds. Twice the rows are twice the flops of the fullest device."""
-    uneven = captured_chain(
+    uneven = capture_layer_chain(
         TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw", imbalance=2.0),
         CLUSTER,
     )
@@ -297,16 +304,16 @@ def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
         assert products(full) == pytest.approx(2.0 * products(even), rel=0.01)
         assert full.largest == pytest.approx(2.0 * even.largest, rel=0.01)
     words = "dp=8,ep=8,microbatch_size=1,zero=1"
-    even, full = (given_plan(c, CLUSTER, words) for c in (mixtral, uneven))
+    even, full = (price_given_plan(c, CLUSTER, words) for c in (mixtral, uneven))
     assert even.step_time < full.step_time < 2.0 * even.step_time
     assert even.file.memory["gpu:0"].activations < full.file.memory["gpu:0"].activations
     whole = [
-        given_plan(c, CLUSTER, "dp=8,microbatch_size=1").step_time
+        price_given_plan(c, CLUSTER, "dp=8,microbatch_size=1").step_time
         for c in (mixtral, uneven)
     ]
     assert whole[0] == whole[1]
     with pytest.raises(InputError, match=r"imbalance 0[.]5: must be from 1"):
-        captured_chain(TrainingJob(MIXTRAL, imbalance=0.5), CLUSTER)
+        capture_layer_chain(TrainingJob(MIXTRAL, imbalance=0.5), CLUSTER)
 
 
 def products(recorded):

@@ -10,10 +10,10 @@ from torch.nn import functional
 from gnnplace.errors import MismatchError
 from gnnplace.plans.segments.chains import capture_layers
 from gnnplace.plans.segments.stage_calls import (
+    derive_seed,
     drawn_alike,
+    make_stage_calls,
     moved_to,
-    pieces_of,
-    seed_of,
 )
 from gnnplace.tracing.calls.graph import BUFFER
 from gnnplace.zoo import Workload
@@ -38,7 +38,7 @@ def members(graph, *ends):
 
 
 def test_a_skip_is_handed_through_every_stage_between(graph):
-    pieces = pieces_of(
+    pieces = make_stage_calls(
         graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []]
     )
     (skip,) = graph.calls[pieces[0].calls[0]].results
@@ -51,7 +51,7 @@ def test_a_skip_is_handed_through_every_stage_between(graph):
 
 
 def test_a_cut_may_be_inside_of_a_module(graph):
-    pieces = pieces_of(graph, members(graph, "blocks.1.up"), [[], []])
+    pieces = make_stage_calls(graph, members(graph, "blocks.1.up"), [[], []])
     assert (
         len(pieces[0].leaving) == 3
     )  # what the block adds, its product, and the long skip
@@ -60,12 +60,12 @@ def test_a_cut_may_be_inside_of_a_module(graph):
 
 
 def test_tied_parameters_are_read_by_both_stages(graph):
-    pieces = pieces_of(graph, members(graph, "blocks.0.add"), [[], []])
+    pieces = make_stage_calls(graph, members(graph, "blocks.0.add"), [[], []])
     assert all("first.weight" in piece.parameters for piece in pieces)
 
 
 def test_counters_go_with_their_layer_and_are_counted_once(graph):
-    pieces = pieces_of(
+    pieces = make_stage_calls(
         graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []]
     )
     counters = [i for i, c in enumerate(graph.calls) if counts(graph, c)]
@@ -77,8 +77,8 @@ def test_counters_go_with_their_layer_and_are_counted_once(graph):
 def test_what_is_recomputed_is_a_run_of_the_stage(graph):
     names = members(graph, "blocks.0.add")
     again = [["blocks.0.norm", "blocks.0.up"]]
-    (first, last), = pieces_of(graph, names, [again, []])[0].again  # fmt: skip
-    piece = pieces_of(graph, names, [again, []])[0]
+    (first, last), = make_stage_calls(graph, names, [again, []])[0].again  # fmt: skip
+    piece = make_stage_calls(graph, names, [again, []])[0]
     assert [graph.calls[i].name for i in piece.calls[first:last]] == again[0]
 
 
@@ -87,16 +87,18 @@ def test_other_calls_than_the_models_are_refused(graph):
     with pytest.raises(
         MismatchError, match=r"stages\[1\].members: the model has no call 'odd'"
     ):
-        pieces_of(graph, [names[0], [*names[1], "odd"]], [[], []])
+        make_stage_calls(graph, [names[0], [*names[1], "odd"]], [[], []])
     with pytest.raises(MismatchError, match="not in the order"):
-        pieces_of(graph, names[::-1], [[], []])
+        make_stage_calls(graph, names[::-1], [[], []])
     with pytest.raises(MismatchError, match="no stage has the model's call"):
-        pieces_of(graph, [names[0], names[1][1:]], [[], []])
+        make_stage_calls(graph, [names[0], names[1][1:]], [[], []])
 
 
 def test_the_stages_of_a_plan_are_pieces_of_its_model(graph):
     plan = plan_for(toy(depth=3), "pp=3,microbatch_size=4", 3)
-    pieces = pieces_of(graph, [s.members for s in plan.file.stages], [[], [], []])
+    pieces = make_stage_calls(
+        graph, [s.members for s in plan.file.stages], [[], [], []]
+    )
     read = {name for piece in pieces for name in piece.parameters}
     assert read == set(dict(toy(depth=3).model.named_parameters()))
 
@@ -151,7 +153,7 @@ def test_attention_drops_nothing_where_it_is_told_not_to():
 
 
 def test_seeds_are_all_different():
-    seeds = {seed_of(b, s, m, k) for b in range(3) for s in range(5) for m in range(5)
+    seeds = {derive_seed(b, s, m, k) for b in range(3) for s in range(5) for m in range(5)
              for k in range(20)}  # fmt: skip
     assert len(seeds) == 3 * 5 * 5 * 20
     assert all(0 <= seed < 2**63 for seed in seeds)

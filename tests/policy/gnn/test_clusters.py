@@ -13,7 +13,7 @@ from gnnplace.policy.gnn.clusters import (
     NUM_LEVELS,
     SLACK,
     Clusters,
-    clusters_of,
+    build_clusters,
     nested,
 )
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -26,7 +26,7 @@ from tests.random_problems import seeds
 
 def found(problem) -> tuple[WalkGraph, Clusters]:
     graph = WalkGraph(SearchSpace(problem))
-    return graph, clusters_of(graph)
+    return graph, build_clusters(graph)
 
 
 def together(of: np.ndarray) -> np.ndarray:

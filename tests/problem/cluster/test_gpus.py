@@ -1,7 +1,7 @@
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.gpus import ALIASES, CPU, GPUS, figures, known_kind
+from gnnplace.problem.cluster.gpus import ALIASES, CPU, GPUS, figures, find_kind
 
 
 def test_every_kind_has_figures_of_all_types_and_a_source() -> None:
@@ -14,12 +14,12 @@ def test_every_kind_has_figures_of_all_types_and_a_source() -> None:
 
 
 def test_other_names_of_a_kind_are_known() -> None:
-    assert all(known_kind(name) == kind for name, kind in ALIASES.items())
+    assert all(find_kind(name) == kind for name, kind in ALIASES.items())
     assert figures("A100-80GB") is GPUS["a100-80"]
     assert figures("rtx_3090") is GPUS["rtx-3090"]
     assert figures("a100-40").memory == 40e9
     assert figures("cpu") is CPU
-    assert known_kind("abacus") is None
+    assert find_kind("abacus") is None
 
 
 def test_an_unlisted_type_runs_at_float32_rates() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.costs import framework, kernels_of, network_of
+from gnnplace.costs import find_kernels, framework, get_network
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem import load_cluster
 from gnnplace.problem.cluster.gpus import OWN_GPUS, figures
@@ -26,7 +26,7 @@ def no_own_kinds():
 
 def network(cluster):
     """What the first GPU of a cluster sees."""
-    return network_of(cluster, framework("pytorch"))
+    return get_network(cluster, framework("pytorch"))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_kind_of_ones_own_is_priced_by_its_peaks(tmp_path):
     cluster = load_cluster(str(path))
     assert cluster.devices[0].memory == 23e9
     assert figures("my-card").flops("bfloat16") == 200e12
-    kernels = kernels_of("my-card", "flash")
+    kernels = find_kernels("my-card", "flash")
     assert kernels.is_roofline
     least = 2 * 4096**3 / 200e12
     assert least < kernels.products([(4096, 4096, 4096)]) < 4 * least

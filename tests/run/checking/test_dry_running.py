@@ -326,7 +326,7 @@ def check(
             assert found.ops > len(whole.ops) / 2
 
 
-def options_of(
+def parse_options(
     microbatches: int, optimizer: str, dtype: str
 ) -> gnnplace.CaptureOptions:
     return gnnplace.CaptureOptions(
@@ -348,7 +348,7 @@ def options_of(
 def test_a_slice_of_the_zoo(
     model: str, microbatches: int, optimizer: str, dtype: str
 ) -> None:
-    check(model, options_of(microbatches, optimizer, dtype), ("round-robin",))
+    check(model, parse_options(microbatches, optimizer, dtype), ("round-robin",))
 
 
 @pytest.mark.campaign
@@ -360,7 +360,7 @@ def test_the_whole_zoo(
     model: str, microbatches: int, optimizer: str, dtype: str
 ) -> None:
     batch = max(zoo.default_batch(model), microbatches)
-    check(f"{model}?batch={batch}", options_of(microbatches, optimizer, dtype))
+    check(f"{model}?batch={batch}", parse_options(microbatches, optimizer, dtype))
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_the_whole_zoo(
     ],
 )
 def test_hugging_face(model: str, dtype: str) -> None:
-    check(model, options_of(1, "adamw", dtype), ("round-robin",))
+    check(model, parse_options(1, "adamw", dtype), ("round-robin",))
 
 
 @pytest.mark.campaign
@@ -383,7 +383,7 @@ def test_hugging_face(model: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", HUGGING_FACE)
 def test_all_of_hugging_face(model: str, dtype: str, microbatches: int) -> None:
-    check(model, options_of(microbatches, "adamw", dtype))
+    check(model, parse_options(microbatches, "adamw", dtype))
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_what_compile_makes_passes(
     step = gnnplace.compile(
         model, placement, optimizer, loss=torch.mean, problem=problem
     )
-    found = dry_run(*step.placed_program((batch,)), standing=True)
+    found = dry_run(*step.capture_placed_program((batch,)), standing=True)
     assert found.passed, found.summary()
     assert len(found.devices) == 4
 

@@ -15,8 +15,8 @@ from gnnplace.problem.placement import Placement, sequence_from_order
 from gnnplace.run.placed import clock as clocks
 from gnnplace.run.placed.clock import (
     StepClock,
-    emulated_step,
-    measured_step,
+    emulate_step,
+    make_measured_step,
     virtual_step_time,
 )
 from gnnplace.run.placed.executor import execute
@@ -73,7 +73,7 @@ def test_the_virtual_clock_adds_cpu_times_copies_and_latencies():
     latency = 5.0  # microseconds, of the test cluster
     expected = 10 + 3 + latency + 20 + 2 + latency + 4
     assert virtual_step_time(clock) == pytest.approx(expected * 1e-6)
-    step = measured_step(clock)
+    step = make_measured_step(clock)
     assert step.wall == pytest.approx((1004 - 100) * 1e-6)
     assert step.virtual == virtual_step_time(clock)
     assert [(op.op, op.device) for op in step.ops] == [
@@ -95,7 +95,7 @@ def test_a_switch_marks_the_step():
     ticks = [[0, 1, 2, 3, 4], [0, 1, 2]]
     clock = clock_of(program, problem, placement, ticks, ticks)
     clock.records[1].words[clock.records[1].row - 1] = 2
-    assert measured_step(clock).interrupted
+    assert make_measured_step(clock).interrupted
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -111,7 +111,7 @@ def test_emulation_is_the_simulation_of_the_cpu_times(seed):
     ]
     clock = clock_of(program, problem, placement, ticks, ticks)
     timed = replace(problem, time={"cpu": clock.op_seconds()})
-    step, expected = emulated_step(clock, placement), simulate(timed, placement)
+    step, expected = emulate_step(clock, placement), simulate(timed, placement)
     assert step.virtual == pytest.approx(expected.step_time)
     assert max(op.finish for op in step.ops) == pytest.approx(step.virtual)
     assert len(step.transfers) == len(expected.transfers.tensor)

@@ -10,7 +10,7 @@ from gnnplace.run.placed.result import (
     SavedValues,
     StepTiming,
     TransferTiming,
-    computed_values,
+    list_computed_values,
     state_values,
 )
 from gnnplace.tracing.program.microbatching import microbatched
@@ -72,7 +72,7 @@ def test_a_run_in_which_the_cpu_played_other_devices_is_not_to_be_compared():
 
 def test_values_go_by_the_models_names():
     program = two_towers()
-    names = [*computed_values(program), *state_values(program)]
+    names = [*list_computed_values(program), *state_values(program)]
     assert len(names) == len(set(names)) == 9
     saved = SavedValues(program, names)
     saved.save("loss", torch.tensor(2.5))
@@ -88,7 +88,9 @@ def test_values_go_by_the_models_names():
 
 def test_micro_batches_are_averaged():
     program = microbatched(two_towers(), 2)
-    saved = SavedValues(program, [*computed_values(program), *state_values(program)])
+    saved = SavedValues(
+        program, [*list_computed_values(program), *state_values(program)]
+    )
     for k, value in enumerate((1.0, 5.0)):
         saved.save(f"loss#{k}", torch.tensor(value))
         saved.save(f"gw0.0#{k}", torch.full((8, 8), value))
@@ -98,7 +100,7 @@ def test_micro_batches_are_averaged():
 
 def test_nothing_is_kept_for_those_who_did_not_ask():
     program = two_towers()
-    assert "loss" in computed_values(program)
+    assert "loss" in list_computed_values(program)
     assert all(
         program.inputs[name].kind == "parameter" for name in state_values(program)
     )

@@ -11,7 +11,7 @@ from gnnplace.errors import InputError
 from gnnplace.planning.plans import JointPlan
 from gnnplace.plans.segments.chains import capture_layers
 from gnnplace.plans.segments.cuts import cuts_of
-from gnnplace.plans.segments.stage_calls import pieces_of
+from gnnplace.plans.segments.stage_calls import make_stage_calls
 from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
 from tests.run.planned.toys import plan_for
@@ -147,4 +147,4 @@ def test_a_buffer_that_two_layers_share_keeps_them_in_one_stage():
     with pytest.raises(
         InputError, match="buffer 'memory' is changed by the forward pass"
     ):
-        pieces_of(layers.calls, [names[:1], names[1:]], [[], []])
+        make_stage_calls(layers.calls, [names[:1], names[1:]], [[], []])

@@ -9,10 +9,10 @@ import gnnplace
 from benchmarks.plans_run import MODELS, PLANS, SHARDS, run
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans import answers
-from gnnplace.plans.given import draft_of_spec
+from gnnplace.plans.given import draft_spec
 from gnnplace.plans.job import TrainingJob
-from gnnplace.plans.segments.chains import chain_of
-from gnnplace.sharding.captured.layout import mesh_configurations, parts_of
+from gnnplace.plans.segments.chains import capture_chain
+from gnnplace.sharding.captured.layout import count_parts, mesh_configurations
 
 
 @pytest.mark.campaign
@@ -84,10 +84,10 @@ def test_any_split_of_every_call_trains_as_one_device(model, words, axes, monkey
     rng, size = random.Random(words), int(words[-1])
 
     def any_of(source, i):
-        own = source.examples_of(i)
+        own = source.find_example_labels(i)
         options = [
             c for c in mesh_configurations(source.layers.operations.ops[i].shape, axes)
-            if all(size % n == 0 for label, n in parts_of(c, axes).items() if label in own)
+            if all(size % n == 0 for label, n in count_parts(c, axes).items() if label in own)
         ]  # fmt: skip
         return rng.choice(options)
 
@@ -107,20 +107,20 @@ def test_queries_in_zigzag_train_as_on_one_device(monkeypatch):
 def trains_as_one_device(model, words, label_of, monkeypatch):
     spec, batch = MODELS[model]
     devices = resolve_cluster("cpu:4")
-    chain = chain_of(TrainingJob(spec, batch=batch), devices)
+    chain = capture_chain(TrainingJob(spec, batch=batch), devices)
     calls = enumerate(chain.source.layers.calls.calls)
     labels = [(call.name, label_of(chain.source, i)) for i, call in calls]
 
     def draft(*given):
-        made = draft_of_spec(*given)
+        made = draft_spec(*given)
         chosen = [
             replace(s, choice=replace(s.choice, labels=tuple(labels)))
             for s in made.stages
         ]
         return replace(made, stages=tuple(chosen))
 
-    monkeypatch.setattr("gnnplace.plans.given.draft_of_spec", draft)
-    plan = answers.given_plan(chain, devices, words)
+    monkeypatch.setattr("gnnplace.plans.given.draft_spec", draft)
+    plan = answers.price_given_plan(chain, devices, words)
     found = gnnplace.run_plan(plan, spec, train=0, steps=1)
     assert found is not None
     assert found.passed, found.verification.summary()

@@ -5,7 +5,7 @@ import pytest
 from gnnplace.errors import MismatchError
 from gnnplace.planning.plans import plan_model
 from gnnplace.plans.reading import check_plan
-from gnnplace.run.planned.seats import Seat, Seats, seats_of
+from gnnplace.run.planned.seats import Seat, Seats, make_seats
 from tests.run.planned.toys import cpus, toy, toy_plan
 
 SEATS = Seats(2, ((1,), (2,)), tuple(f"cpu:{i}" for i in range(6)))
@@ -43,11 +43,11 @@ def plan_with(devices):
 
 
 def test_meshes_that_cannot_be_run_are_refused():
-    assert seats_of(plan_with([[["a"], ["b"]], [["c"], ["d"]]])).devices == tuple(
+    assert make_seats(plan_with([[["a"], ["b"]], [["c"], ["d"]]])).devices == tuple(
         "abcd"
     )
     with pytest.raises(MismatchError, match=r"1 and 2 replicas; .* only predicted"):
-        seats_of(plan_with([[["a"], ["b"]], [["c", "d"]]]))
+        make_seats(plan_with([[["a"], ["b"]], [["c", "d"]]]))
 
 
 def test_a_search_finds_a_plan_for_workers_of_this_machine():
@@ -62,5 +62,5 @@ def test_a_search_finds_a_plan_for_workers_of_this_machine():
     )
     assert plan.feasible
     assert any("estimated" in notice for notice in plan.notices)
-    assert seats_of(plan.file).count <= 2
+    assert make_seats(plan.file).count <= 2
     assert check_plan(plan.file).rows

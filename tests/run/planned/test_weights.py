@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gnnplace.run.planned.weights import PATIENCE, START, Queue, product, scale_for
+from gnnplace.run.planned.weights import (
+    PATIENCE,
+    START,
+    Queue,
+    find_loss_scale,
+    product,
+)
 
 
 def factors(shape, bias, kind):
@@ -90,7 +96,7 @@ def test_keywords_are_taken():
 
 
 def test_the_factor_halves_on_overflow_and_doubles_after_patience():
-    scale = scale_for("16-mixed")
+    scale = find_loss_scale("16-mixed")
     scale.update(False)
     assert scale.factor == START / 2
     for _ in range(PATIENCE):
@@ -104,8 +110,8 @@ def test_the_factor_halves_on_overflow_and_doubles_after_patience():
 
 
 def test_half_parameters_hold_no_larger_factor_and_others_need_none():
-    scale = scale_for("16-master")
+    scale = find_loss_scale("16-master")
     for _ in range(PATIENCE):
         scale.update(True)
     assert scale.factor == START
-    assert scale_for("bf16-mixed") is None
+    assert find_loss_scale("bf16-mixed") is None

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gnnplace.run.training.attachment import Attachment, Redirection
-from gnnplace.run.training.torch_optimizers import captured_method
+from gnnplace.run.training.torch_optimizers import capture_method
 from gnnplace.tracing.models import capture
 
 
@@ -14,7 +14,7 @@ class Far:
     """A placed step whose numbers are on a device: `there`; `tensors` are the host's."""
 
     def __init__(self, model, optimizer):
-        self.method = captured_method(optimizer, model)
+        self.method = capture_method(optimizer, model)
         self.program = capture(model, torch.ones(2, 3), optimizer=self.method)
         self.tensors = {name: t.clone() for name, t in self.program.initial.items()}
         self.there = {name: t.clone() for name, t in self.tensors.items()}

@@ -8,7 +8,7 @@ from torch import nn, optim
 
 import gnnplace
 from gnnplace.errors import UnsupportedError
-from gnnplace.run.training.torch_optimizers import captured_method
+from gnnplace.run.training.torch_optimizers import capture_method
 from tests.run.training import optimizers
 from tests.run.training.small import LOSS, batches, net
 
@@ -110,7 +110,7 @@ def test_losses_parameters_and_state_are_pytorch_s_to_the_last_bit(name, problem
 def test_a_step_that_cannot_be_taken_one_by_one_is_refused_and_draws_nothing(make, why):
     model, before = net(), torch.random.get_rng_state()
     with pytest.raises(UnsupportedError, match=why) as told:
-        captured_method(make(model.parameters()), model)
+        capture_method(make(model.parameters()), model)
     assert "\n" not in str(told.value)
     assert "optimizer=None" in str(told.value)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -125,7 +125,7 @@ def test_a_step_that_cannot_be_taken_one_by_one_is_refused_and_draws_nothing(mak
 )
 def test_a_state_that_cannot_lie_in_tensors_is_refused(make, why):
     model = nn.Linear(2, 2)
-    method = captured_method(make(model.parameters()), model)
+    method = capture_method(make(model.parameters()), model)
     with pytest.raises(UnsupportedError, match=why):
         method.states(model.weight, "weight")
 
@@ -133,7 +133,7 @@ def test_a_state_that_cannot_lie_in_tensors_is_refused(make, why):
 def test_an_option_that_is_no_number_may_not_change():
     model = net()
     optimizer = optim.NAdam(model.parameters(), betas=(0.5, 0.9))
-    method = captured_method(optimizer, model)
+    method = capture_method(optimizer, model)
     group = optimizer.param_groups[0]
     group["betas"] = [0.6, 0.9]
     assert sorted(method.read_constants(group, 0)) == sorted(

@@ -148,7 +148,7 @@ def test_a_layout_other_than_expected_still_brings_the_numbers():
 
 
 def test_shared_memory_is_refused_where_stores_are_seen_out_of_order(monkeypatch):
-    monkeypatch.setattr(transport, "ordered_stores", lambda: False)
+    monkeypatch.setattr(transport, "has_ordered_stores", lambda: False)
     with pytest.raises(UnsupportedError, match="transport='gloo'"):
         make_transport("shm", (), Board(1))
 

@@ -9,12 +9,12 @@ from gnnplace.sharding.captured.layout import (
     Place,
     Shape,
     SplitOp,
+    count_parts,
     default_mesh,
     gradient_layout,
     made_layout,
     mesh_configurations,
     parts_in,
-    parts_of,
     read_layout,
     settled,
 )
@@ -47,7 +47,7 @@ def test_configurations_have_equal_parts():
     assert ("in", "in") not in found  # 6 cannot be cut into 4
     assert ("out", "out") in found
     assert len(found) == 15
-    assert all(8 % parts_of(c, (2, 2)).get("b", 1) == 0 for c in found)
+    assert all(8 % count_parts(c, (2, 2)).get("b", 1) == 0 for c in found)
 
 
 def test_layouts_of_a_row_parallel_product():

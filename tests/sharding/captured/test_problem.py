@@ -18,10 +18,10 @@ from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import REPLICATED, Place
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
-    captured_parts,
-    captured_tables,
+    build_captured_tables,
     completed,
     ddp_parts,
+    price_captured_parts,
 )
 from gnnplace.sharding.captured.split import layer_graph
 from tests.sharding.captured_graphs import captured_data_parallel, perceptron, shared
@@ -39,31 +39,31 @@ def captured(request):
 
 
 def test_tables_and_parts_agree(captured):
-    problem = captured_tables(captured)
+    problem = build_captured_tables(captured)
     rng = np.random.default_rng(0)
     for _ in range(50):
         chosen = tuple(int(rng.integers(len(cost))) for cost in problem.cost)
-        parts = captured_parts(captured, chosen)
+        parts = price_captured_parts(captured, chosen)
         assert parts.total == pytest.approx(problem.value(chosen))
         assert parts.memory == pytest.approx(problem.bytes(chosen))
 
 
 def test_the_search_is_exact():
-    problem = captured_tables(CapturedProblem(perceptron(), (2,), MACHINE))
+    problem = build_captured_tables(CapturedProblem(perceptron(), (2,), MACHINE))
     sizes = [range(len(cost)) for cost in problem.cost]
     least = min(problem.value(chosen) for chosen in itertools.product(*sizes))
     assert best_strategy(problem).cost == pytest.approx(least)
 
 
 def test_nothing_costs_more_than_data_parallelism(captured):
-    problem = captured_tables(captured)
+    problem = build_captured_tables(captured)
     parallel = captured_data_parallel(captured)
     assert best_strategy(problem).cost <= problem.value(parallel) * (1 + 1e-12)
 
 
 def test_data_parallelism_only_adds_up_gradients():
     captured = CapturedProblem(perceptron(), (2, 2), MACHINE)
-    parts = captured_parts(captured, captured_data_parallel(captured))
+    parts = price_captured_parts(captured, captured_data_parallel(captured))
     assert parts.reduction == parts.resharding == 0.0
     # Two dimensions, two weights.
     assert parts.gradient == pytest.approx(2 * 256 + 2 * 256)
@@ -72,7 +72,7 @@ def test_data_parallelism_only_adds_up_gradients():
 def test_columns_then_rows_is_best_where_the_batch_is_small():
     machine = MeshMachine(flops=1.0, bandwidth=1.0)
     captured = CapturedProblem(perceptron(batch=2, width=8, hidden=64), (2,), machine)
-    chosen = best_strategy(captured_tables(captured)).configuration
+    chosen = best_strategy(build_captured_tables(captured)).configuration
     words = [captured.options[i][chosen[i]] for i in range(3)]
     assert words == [("out",), ("1",), ("in",)]
 
@@ -83,7 +83,7 @@ def test_what_readers_share_is_moved_once():
     assert value in captured.shared
     whole = ((REPLICATED,), (REPLICATED,))
     assert whole in captured.shared[value]
-    problem = captured_tables(captured)
+    problem = build_captured_tables(captured)
     chosen = [0] * len(problem.names)
     first = captured.options[0]
     chosen[0] = first.index(("out",))  # made in parts, read whole by all
@@ -95,21 +95,21 @@ def test_what_readers_share_is_moved_once():
         )
     table = captured.shared[1]
     chosen[captured.position[1]] = table.index(((Place(0),), (Place(0),)))
-    moved = captured_parts(captured, chosen)
+    moved = price_captured_parts(captured, chosen)
     assert moved.resharding == pytest.approx(64.0)  # half of 8 * 4 * 4 bytes, once
 
 
 def test_a_table_read_twice_has_one_home():
     captured = CapturedProblem(shared(), (2,), MACHINE)
     assert captured.names()[-1] in ("table", "shared.2")
-    parts = captured_parts(captured, captured_data_parallel(captured))
+    parts = price_captured_parts(captured, captured_data_parallel(captured))
     assert parts.gradient > 0
     # Four copies of it, halves of values.
     assert parts.memory == pytest.approx(4 * 64 + 3 * 64)
 
 
 def test_what_is_shared_is_completed_at_its_cheapest(captured):
-    problem = captured_tables(captured)
+    problem = build_captured_tables(captured)
     best = best_strategy(problem)
     count = len(captured.graph.ops)
     pairs = zip(captured.options, best.configuration[:count], strict=True)

@@ -5,7 +5,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gnnplace import tracing
 from gnnplace.sharding.captured.split import layer_graph
-from gnnplace.sharding.run.measure import measure_machine, measured_figures
+from gnnplace.sharding.run.measure import measure_figures, measure_machine
 from tests.sharding.mesh_processes import on_processes
 
 
@@ -25,7 +25,7 @@ def layers_in(rank):
     workload = tracing.load("mlp?depth=2")
     layers = layer_graph(workload.model, workload.inputs, workload.loss, "mlp")
     before = {n: t.clone() for n, t in workload.model.state_dict().items()}
-    _, seconds = measured_figures(layers, init_device_mesh("cpu", (2,)))
+    _, seconds = measure_figures(layers, init_device_mesh("cpu", (2,)))
     assert all(p.grad is None for p in workload.model.parameters())
     assert all(
         torch.equal(t, before[n]) for n, t in workload.model.state_dict().items()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.sharding.solver.supported import Point, supported_points, undominated
+from gnnplace.sharding.solver.supported import Point, list_supported_points, undominated
 from gnnplace.sharding.solver.tree import factors_of
 from tests.sharding.problems import every_point, random_problem
 
@@ -17,7 +17,7 @@ def test_undominated():
 @pytest.mark.parametrize("seed", range(20))
 def test_no_strategy_is_below_the_hull(seed):
     problem = random_problem(seed, nodes=5, edges=6, memory=True)
-    found = supported_points(problem, factors_of(problem))
+    found = list_supported_points(problem, factors_of(problem))
     every = every_point(problem)
     for weight in found.weights:
         best = min(weight[0] * t + weight[1] * m for t, m in every)

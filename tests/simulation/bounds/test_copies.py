@@ -15,7 +15,7 @@ from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator
-from gnnplace.simulation.bounds.copies import by_rank, copies_of
+from gnnplace.simulation.bounds.copies import by_rank, find_copies
 from gnnplace.simulation.bounds.relaxation import Relaxation, ancestors, turned
 from gnnplace.simulation.compiled import least_times
 from tests.random_problems import random_order, random_problem, seeds
@@ -23,7 +23,7 @@ from tests.random_problems import random_order, random_problem, seeds
 
 def test_copies_are_told_by_name_and_updates_are_alone():
     problem = with_microbatches(training_chain(), 3)
-    copies = copies_of(problem)
+    copies = find_copies(problem)
     updates = problem.phase == 2
     assert sorted(set(copies.count.tolist())) == [1, 3]
     assert (copies.count[copies.of[updates]] == 1).all()
@@ -43,7 +43,7 @@ def test_a_graph_of_copies_with_a_cycle_has_copies_of_one():
         microbatches=2,
         colocate=("a", "b", "a", "b"),
     )
-    assert copies_of(problem).count.tolist() == [1, 1, 1, 1]
+    assert find_copies(problem).count.tolist() == [1, 1, 1, 1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -51,7 +51,7 @@ def test_a_graph_of_copies_with_a_cycle_has_copies_of_one():
 def test_ancestors_are_those_of_the_graph(seed, microbatches):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 80, 2, microbatches=microbatches)
-    copies = copies_of(problem)
+    copies = find_copies(problem)
     unit = rng.integers(0, 4, len(copies.first)).astype(np.int32)
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(unit)))

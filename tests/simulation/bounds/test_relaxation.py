@@ -7,8 +7,8 @@ import numpy as np
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster
-from gnnplace.simulation.bounds.copies import copies_of
-from gnnplace.simulation.bounds.relaxation import Machines, machines_of
+from gnnplace.simulation.bounds.copies import find_copies
+from gnnplace.simulation.bounds.relaxation import Machines, list_machines
 
 
 def machines(**given: object) -> Machines:
@@ -24,7 +24,7 @@ def machines(**given: object) -> Machines:
     cluster = Cluster(devices, chain.cluster.links)
     kinds = {kind: [1.0, 2.0, 3.0, 4.0] for kind in cluster.kinds}
     problem = build_problem("four", graph, cluster, kinds, **given)
-    return machines_of(problem, copies_of(problem))
+    return list_machines(problem, find_copies(problem))
 
 
 def test_what_is_pinned_to_one_device_is_one_part():

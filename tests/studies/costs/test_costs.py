@@ -36,7 +36,7 @@ from benchmarks.studies.costs.steps import (
 from benchmarks.studies.costs.study import CostStudy, write_study
 from gnnplace.costs.calibration import NINETY
 from gnnplace.costs.profiling.description import describe
-from gnnplace.costs.tables import shipped_tables
+from gnnplace.costs.tables import load_shipped_tables
 
 # Millions of parameters, as torchvision documents them.
 PARAMETERS = {
@@ -96,18 +96,18 @@ def test_opt_takes_the_maximum_that_it_took_then() -> None:
 def test_backward_of_a_published_step_is_within_a_tenth() -> None:
     entry = next(e for e in published()["steps"]["rows"] if e["model"] == "bert_large")
     program = captured(entry["model"], entry["batch"], entry["length"])
-    bare = without_shapes(shipped_tables(), describe(program).rows)
-    for tables in (shipped_tables(), bare):
-        times = steps.estimated_times(program, entry["gpu"], tables)
+    bare = without_shapes(load_shipped_tables(), describe(program).rows)
+    for tables in (load_shipped_tables(), bare):
+        times = steps.estimate_times(program, entry["gpu"], tables)
         backward = steps.phase_seconds(program, times, "backward")
         assert backward == pytest.approx(entry["backward"], rel=0.12)
 
 
 def test_rows_of_the_shapes_of_a_step_are_taken_out() -> None:
     seen = describe(captured("bert_large", 2, 512)).rows
-    bare = without_shapes(shipped_tables(), seen)
+    bare = without_shapes(load_shipped_tables(), seen)
     for kind in ("a100-80", "v100"):
-        assert len(bare.rows[kind]) < len(shipped_tables().rows[kind])
+        assert len(bare.rows[kind]) < len(load_shipped_tables().rows[kind])
         left = {
             tuple(sorted(s[1:4]))
             for s in bare.rows[kind].sizes
@@ -118,9 +118,11 @@ def test_rows_of_the_shapes_of_a_step_are_taken_out() -> None:
 
 @pytest.fixture(scope="module")
 def trials() -> dict[str, list[Trial]]:
-    few = {kind: shipped_tables().rows[kind] for kind in ("a100", "v100", "t4", "l4")}
+    few = {
+        kind: load_shipped_tables().rows[kind] for kind in ("a100", "v100", "t4", "l4")
+    }
     return {
-        POINT: list(points_left_out(shipped_tables())),
+        POINT: list(points_left_out(load_shipped_tables())),
         GPU: list(gpus_left_out(few)),
     }
 

@@ -70,7 +70,7 @@ def test_problems_of_a_family_alone_are_its_graphs_of_odd_number():
     values = [float(i) for i in range(12)]
     table = Table([row | {"one": values}], [f for f in FAMILIES for _ in range(4)], 1)
     np.testing.assert_array_equal(table.single(OWN), [1, 3, 5, 7, 9, 11])
-    assert table.families_of(OWN) == [f for f in FAMILIES for _ in range(2)]
+    assert table.list_families(OWN) == [f for f in FAMILIES for _ in range(2)]
 
 
 def test_mistakes_are_named(tmp_path):

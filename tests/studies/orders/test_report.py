@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.studies.orders.report import parts_of, picture, report
+from benchmarks.studies.orders.report import count_parts, picture, report
 from gnnplace.errors import InputError
 from gnnplace.report.pictures import svg
 from tests.report.drawn import texts, tooltips
@@ -47,7 +47,7 @@ def rows_of(part="seen", seeds=(0, 1, 2), count=40, orders=ORDERS, budget=5):
 
 
 def test_tables_say_which_order_is_best_where():
-    parts = parts_of(rows_of(), 5)
+    parts = count_parts(rows_of(), 5)
     text = report(parts)
     assert "| f | 40 | topological | 100% |" in text
     assert "| g | 40 | upward-rank | 100% |" in text
@@ -64,17 +64,17 @@ def test_tables_say_which_order_is_best_where():
 def test_only_complete_seeds_count():
     rows = rows_of()
     short = [r for r in rows if (r["placer"], r["seed"]) != ("random", 2)]
-    [part] = parts_of(short, 5)
+    [part] = count_parts(short, 5)
     assert part.seeds == (0, 1)
     assert part.trained["one"].shape == (4, 2, 80)
     with pytest.raises(InputError, match="nothing to report"):
-        parts_of(rows, 6)
+        count_parts(rows, 6)
     with pytest.raises(InputError, match="nothing to report"):
-        parts_of([], 5)
+        count_parts([], 5)
 
 
 def test_the_picture_has_a_square_for_every_family_and_order():
-    figure = picture(parts_of(rows_of(), 5))
+    figure = picture(count_parts(rows_of(), 5))
     [plot] = figure.axes
     shown = plot.collections[0].get_array()
     assert shown.shape == (2, len(ORDERS))
@@ -89,7 +89,7 @@ def test_the_picture_has_a_square_for_every_family_and_order():
 
 def test_a_part_may_have_fewer_orders():
     rows = [*rows_of(), *rows_of("own", orders=ORDERS[:2], budget=2)]
-    parts = parts_of(rows, 5)
+    parts = count_parts(rows, 5)
     assert [part.orders for part in parts] == [ORDERS, ORDERS[:2]]
     text = report(parts)
     assert "## Families: own" in text

@@ -10,11 +10,11 @@ from benchmarks.studies.slow.study import (
     THREADS,
     NamedCause,
     SlowStudy,
+    find_run_sizes,
     headline,
     name_situation,
     name_thread,
     read_threads,
-    sizes_of,
 )
 from gnnplace.errors import FormatError
 from gnnplace.explaining.causes import KINDS
@@ -37,7 +37,7 @@ def test_a_thread_without_a_cause_is_one_line(tmp_path):
 
 
 def test_sizes_are_those_of_the_words():
-    sizes = sizes_of("layers=2 hidden=64 heads=4 kv_heads=2 feed_forward=128 length=32 "
+    sizes = find_run_sizes("layers=2 hidden=64 heads=4 kv_heads=2 feed_forward=128 length=32 "
                      "vocabulary=100 tied=1 experts=8/2/32")  # fmt: skip
     assert (sizes.layers, sizes.tied, sizes.gated) == (2, True, True)
     assert sizes.experts is not None

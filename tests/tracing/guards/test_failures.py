@@ -198,7 +198,7 @@ CASES = [
 ]
 
 
-def line_of(kind: type[nn.Module]) -> int:
+def find_line(kind: type[nn.Module]) -> int:
     """Number of the first line that says ``# here`` from the class on."""
     source = kind if kind is not Custom else Scale
     lines = Path(__file__).read_text().splitlines()
@@ -225,7 +225,7 @@ def test_the_line_and_what_to_write_instead(
     kind: type[nn.Module], instead: str, forward_only: bool
 ) -> None:
     told = refusal(kind(), torch.ones(4, 4), forward_only=forward_only)
-    assert f"{__file__}:{line_of(kind)}: " in told
+    assert f"{__file__}:{find_line(kind)}: " in told
     assert instead in told
 
 

@@ -9,14 +9,16 @@ import torch
 from torch.nn import functional
 
 from gnnplace.tracing.guards.numbering import Numbering
-from gnnplace.tracing.tensors import storage_of
+from gnnplace.tracing.tensors import get_storage_key
 
 EYE = torch.eye(4)
 
 
-def number_of(run: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
+def parse_flag_number(run: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
     x, w = torch.ones(4, 4), torch.full((4, 4), 2.0)
-    numbering = Numbering({storage_of(x): "x", storage_of(w): "w"}, frozenset({"x"}))
+    numbering = Numbering(
+        {get_storage_key(x): "x", get_storage_key(w): "w"}, frozenset({"x"})
+    )
     with numbering:
         return numbering.number(run(x, w))
 
@@ -67,12 +69,12 @@ def slope(
     ],
 )
 def test_equal_computations_have_equal_numbers(one, other, same) -> None:
-    assert (number_of(one) == number_of(other)) is same
+    assert (parse_flag_number(one) == parse_flag_number(other)) is same
 
 
 def test_an_in_place_change_is_seen_through_every_view() -> None:
     x = torch.ones(4, 4)
-    with Numbering({storage_of(x): "x"}) as numbering:
+    with Numbering({get_storage_key(x): "x"}) as numbering:
         row = x[0]
         before = numbering.number(row)
         x.mul_(2)

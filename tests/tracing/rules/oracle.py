@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.calls.graph import CallRef, LayerCall, fill
-from gnnplace.tracing.rules.registry import rule_of, rules_of
+from gnnplace.tracing.rules.registry import find_rule, rules_of
 from gnnplace.tracing.rules.rule import Case, case_of
 
 PARTS = 2
@@ -115,7 +115,7 @@ def check(function, *tensors, expected=None, examples=None):
             for v, shape in shapes
             if shape and shape[0] == tensors[0].shape[0]
         }
-        rule = rule_of(case_of(graph, call, rows))
+        rule = find_rule(case_of(graph, call, rows))
     order = [int(graph.values[v].name) for v in call.reads]
     for label in rule.extents:
         _check_label(call, rule, [tensors[i] for i in order], label)
@@ -144,7 +144,7 @@ def check_call(function, *args, **kwargs):
     )
     whole = _results(call, None, list(map(_leaf, tensors)), None)
     results = tuple(tuple(made.shape) for made in whole)
-    rule = rule_of(Case(call, tuple(tuple(t.shape) for t in tensors), results))
+    rule = find_rule(Case(call, tuple(tuple(t.shape) for t in tensors), results))
     for label, extent in rule.extents.items():
         assert extent % PARTS == 0, f"{call.kind}: no case for {label}"
         _check_label(call, rule, tensors, label)

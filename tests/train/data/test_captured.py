@@ -11,13 +11,13 @@ from gnnplace.train.data.captured import (
     SPLIT,
     CapturedDraws,
     CapturedStore,
-    captured_problem,
-    shipped_store,
+    draw_captured_problem,
+    open_shipped_store,
     tight_memory,
 )
 from gnnplace.train.data.recipes import RECIPES
 
-STORE, MODELS = shipped_store(), RECIPES["store"].models
+STORE, MODELS = open_shipped_store(), RECIPES["store"].models
 
 
 def test_the_shipped_store_has_every_model_and_splits_by_family():
@@ -46,7 +46,7 @@ def test_graphs_are_training_steps_with_costs_on_every_kind(name):
 def test_the_same_seed_gives_the_same_problem():
     def data(seed, **more):
         return problem_to_data(
-            captured_problem(STORE, "bert-mini", seed, CapturedDraws(**more))
+            draw_captured_problem(STORE, "bert-mini", seed, CapturedDraws(**more))
         )
 
     assert data(7) == data(7)
@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_problem():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_draws_keep_what_was_asked_for(seed):
-    problem = captured_problem(
+    problem = draw_captured_problem(
         STORE,
         "inception-small",
         seed,
@@ -76,7 +76,7 @@ def test_draws_keep_what_was_asked_for(seed):
 
 def test_shares_of_the_batch_cost_launches_and_their_part_of_the_work():
     whole, cut = (
-        captured_problem(
+        draw_captured_problem(
             STORE,
             "mlp-small",
             3,
@@ -114,13 +114,13 @@ def gradient_bytes(problem):
 )
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_tight_memory_holds_chunks_and_not_all_at_once(name, microbatches):
-    problem = captured_problem(
+    problem = draw_captured_problem(
         STORE,
         name,
         1,
         CapturedDraws(microbatches=(microbatches,), memory=("tight",), devices=(4, 4)),
     )
-    ample = captured_problem(
+    ample = draw_captured_problem(
         STORE,
         name,
         1,
@@ -143,8 +143,8 @@ def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(InputError, match="'moon': unknown; graphs: bert-base"):
         STORE.graph("moon")
     with pytest.raises(InputError, match="'ring': unknown; clusters: shared"):
-        captured_problem(STORE, "mlp-small", 0, CapturedDraws(clusters=("ring",)))
+        draw_captured_problem(STORE, "mlp-small", 0, CapturedDraws(clusters=("ring",)))
     with pytest.raises(InputError, match="memory 'small': unknown; ample or tight"):
-        captured_problem(STORE, "mlp-small", 0, CapturedDraws(memory=("small",)))
+        draw_captured_problem(STORE, "mlp-small", 0, CapturedDraws(memory=("small",)))
     with pytest.raises(InputError, match="gnnplace data build"):
         CapturedStore(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem import UPDATE
 from gnnplace.problem.cluster import load_cluster
-from gnnplace.train.data.captured import PARTS, shipped_store
+from gnnplace.train.data.captured import PARTS, open_shipped_store
 from gnnplace.train.data.datasets import (
     SUMS,
     checksums,
@@ -27,7 +27,7 @@ DATASETS = [name for name in RECIPES if name != "store"]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("mlp-small", "bert-mini"):
-        shutil.copy(shipped_store().folder / f"{name}.npz", tmp_path)
+        shutil.copy(open_shipped_store().folder / f"{name}.npz", tmp_path)
     write_sums(tmp_path)
     return tmp_path
 
@@ -76,19 +76,22 @@ def test_the_committed_datasets_are_whole_and_what_their_recipes_say(name):
 def test_a_dataset_is_found_from_below(tmp_path):
     (tmp_path / "data_sets" / "few").mkdir(parents=True)
     shutil.copy(
-        shipped_store().folder / "mlp-small.npz", tmp_path / "data_sets" / "few"
+        open_shipped_store().folder / "mlp-small.npz", tmp_path / "data_sets" / "few"
     )
     below = tmp_path / "suites" / "mine"
     below.mkdir(parents=True)
     assert find_dataset("few", below).names == ("mlp-small",)
-    assert find_dataset("store", below) is shipped_store()
+    assert find_dataset("store", below) is open_shipped_store()
     with pytest.raises(InputError, match="no data_sets/none in"):
         find_dataset("none", below)
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_costs_are_those_of_the_clusters_kinds(microbatches):
-    graph, cluster = shipped_store().graph("bert-mini"), load_cluster("mixed-a100-t4-4")
+    graph, cluster = (
+        open_shipped_store().graph("bert-mini"),
+        load_cluster("mixed-a100-t4-4"),
+    )
     problem = dataset_problem(graph, cluster, microbatches=microbatches, groups=None)
     assert problem.microbatches == microbatches
     assert problem.cluster.kinds == cluster.kinds
@@ -101,7 +104,10 @@ def test_costs_are_those_of_the_clusters_kinds(microbatches):
 
 
 def test_groups_and_tight_memory():
-    graph, cluster = shipped_store().graph("bert-mini"), load_cluster("nvlink-v100-4")
+    graph, cluster = (
+        open_shipped_store().graph("bert-mini"),
+        load_cluster("nvlink-v100-4"),
+    )
     ample, tight = (
         dataset_problem(graph, cluster, groups=60, memory=m) for m in ("ample", "tight")
     )
@@ -113,7 +119,7 @@ def test_groups_and_tight_memory():
 
 
 def test_mistakes_are_named():
-    graph, cluster = shipped_store().graph("mlp-small"), load_cluster("pcie-t4-2")
+    graph, cluster = open_shipped_store().graph("mlp-small"), load_cluster("pcie-t4-2")
     with pytest.raises(InputError, match="memory is ample or tight"):
         dataset_problem(graph, cluster, memory="little")
     with pytest.raises(InputError, match="micro-batches >= 1"):

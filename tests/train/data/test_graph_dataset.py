@@ -16,7 +16,7 @@ from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.gnn.pyg import batch_of
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data import graph_dataset
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 from gnnplace.train.data.captured_graph import read_captured, write_captured
 from gnnplace.train.data.graph_dataset import GraphDataset, content_key
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     target = tmp_path / "few"
     target.mkdir()
     for name in NAMES:
-        shutil.copy(shipped_store().folder / f"{name}.npz", target)
+        shutil.copy(open_shipped_store().folder / f"{name}.npz", target)
     return target
 
 
@@ -55,7 +55,7 @@ def test_graphs_are_those_of_the_store(folder):
     dataset = made(folder)
     assert len(dataset) == 3
     for data in dataset:
-        graph = shipped_store().graph(dataset.names[int(data.graph)])
+        graph = open_shipped_store().graph(dataset.names[int(data.graph)])
         source, target, size = graph.graph.edges
         assert np.array_equal(data.edge_index.numpy(), np.stack([source, target]))
         assert np.allclose(data.edge_attr[:, 0], size)
@@ -63,7 +63,9 @@ def test_graphs_are_those_of_the_store(folder):
         assert np.array_equal(data.unit, graph.unit)
         assert ["train", "validation", "test"][int(data.part)] == graph.origin["part"]
     batch = next(iter(DataLoader(dataset, batch_size=3)))
-    assert batch.num_nodes == sum(shipped_store().graph(name).num_ops for name in NAMES)
+    assert batch.num_nodes == sum(
+        open_shipped_store().graph(name).num_ops for name in NAMES
+    )
 
 
 def test_on_a_cluster_graphs_are_what_the_policy_encodes(folder):
@@ -149,4 +151,4 @@ def test_filters_choose_and_may_not_choose_nothing(folder):
 
 def test_a_dataset_is_found_by_name(tmp_path):
     dataset = GraphDataset("store", tmp_path)
-    assert len(dataset) == len(shipped_store().names)
+    assert len(dataset) == len(open_shipped_store().names)

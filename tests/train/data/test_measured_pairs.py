@@ -22,7 +22,7 @@ from gnnplace.train.data.measured_pairs import (
     ROWS,
     make_workbench,
     measure_pairs,
-    profiled_problem,
+    profile_problem,
     read_pairs,
 )
 from gnnplace.train.data.placements import PAIRS
@@ -93,7 +93,7 @@ def test_a_row_says_what_was_run_by_what_and_what_came(folder):
 
 def test_a_prediction_is_the_simulators_by_the_profile(folder):
     pairs = read_pairs(folder)["small"]
-    problem = profiled_problem(capture_graph(MODEL), pairs.profile)
+    problem = profile_problem(capture_graph(MODEL), pairs.profile)
     predicted = [
         simulate(problem, Placement(np.ascontiguousarray(device))).step_time
         for device in pairs.device.T
@@ -124,7 +124,7 @@ def test_a_graph_of_other_ops_and_a_broken_line_are_refused(folder, tmp_path):
     with pytest.raises(MismatchError, match="not those of its model"):
         measure_pairs(tmp_path, [MODEL], lambda line: None, made_up([]))
     with pytest.raises(MismatchError, match="its profile has"):
-        profiled_problem(capture_graph(deeper), read_pairs(folder)["small"].profile)
+        profile_problem(capture_graph(deeper), read_pairs(folder)["small"].profile)
     (tmp_path / ROWS).write_text('{"graph": "small"}\n')
     with pytest.raises(FormatError, match="line 1"):
         read_pairs(tmp_path)

@@ -9,8 +9,8 @@ from gnnplace.train.data.recipes import (
     EACH,
     FAMILIES,
     RECIPES,
+    draw_sizes,
     recipe,
-    varied_sizes,
 )
 from gnnplace.zoo.workload import WORKLOADS
 
@@ -44,7 +44,7 @@ def test_every_family_has_sizes_and_a_model():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes_are_those_of_the_name(family):
-    drawn = {varied_sizes(family, f"name {i}") for i in range(20)}
-    assert varied_sizes(family, "name 3") in drawn
+    drawn = {draw_sizes(family, f"name {i}") for i in range(20)}
+    assert draw_sizes(family, "name 3") in drawn
     assert len(drawn) > 4
     assert all(sizes.startswith("batch=") for sizes in drawn)

@@ -15,7 +15,7 @@ from gnnplace.errors import FormatError
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate
-from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.captured import open_shipped_store
 from gnnplace.train.data.datasets import dataset_problem, verify
 from gnnplace.train.data.graph_dataset import GraphDataset
 from gnnplace.train.data.release import PAIRS, ReleaseStore, build_release
@@ -31,7 +31,7 @@ def release(tmp_path_factory):
     few = folder / "data_sets" / "few"
     few.mkdir(parents=True)
     for name in NAMES:
-        shutil.copy(shipped_store().folder / f"{name}.npz", few)
+        shutil.copy(open_shipped_store().folder / f"{name}.npz", few)
     assert (
         build_release(folder / "release", ["few"], start=folder) == len(NAMES) * PAIRS
     )
@@ -42,7 +42,7 @@ def test_a_split_has_its_graphs_as_they_were_captured(release):
     store = ReleaseStore(release / "train.npz")
     assert store.names == ("mlp-small", "two-tower-small")
     for name in store.names:
-        graph, original = store.graph(name), shipped_store().graph(name)
+        graph, original = store.graph(name), open_shipped_store().graph(name)
         assert graph.origin["family"] == original.origin["family"]
         assert np.array_equal(graph.work, original.work)
         assert np.array_equal(graph.unit, original.unit)
@@ -79,7 +79,7 @@ def test_what_is_no_split_is_refused(tmp_path):
     with pytest.raises(FormatError, match="not a split"):
         ReleaseStore(tmp_path / "bad.npz")
     with pytest.raises(FormatError, match="not a gnnplace-release"):
-        ReleaseStore(shipped_store().folder / "mlp-small.npz")
+        ReleaseStore(open_shipped_store().folder / "mlp-small.npz")
 
 
 @pytest.mark.skipif(not RELEASED.is_dir(), reason="a wheel has no release")
