@@ -31,7 +31,7 @@ from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer
-from gnnplace.policy.network import PlacementPolicy, read_policy, weights_of
+from gnnplace.policy.network import PlacementPolicy, make_weights, read_policy
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
@@ -65,7 +65,7 @@ STATIC = {  # what candidates have that no partial schedule is needed for
 def set_weights(part: Any, names: tuple[str, ...], weights: Any) -> None:
     """Sets the weights of a decoder or refiner."""
     with torch.no_grad():
-        part.copy_(weights_of(names, weights))
+        part.copy_(make_weights(names, weights))
 
 
 def begin() -> PlacementPolicy:

@@ -32,7 +32,7 @@ def read(path: Path) -> Any:
     return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
-def layers_of(
+def cut_layers(
     folder: Path, name: str, kind: str = "GH-96", shards: str = TENSOR_PARALLEL
 ) -> dict[str, Any]:
     """Seconds by micro-batch and layer, parameters by layer."""
@@ -123,7 +123,7 @@ def main() -> None:
         "sequence": 2048,
         "hidden": {"OPT-350": 1024, "GPT-Neo-2.7": 2560},
         "update": optimizer(folder),
-        "models": {name: layers_of(folder, name) for name in MODELS.values()},
+        "models": {name: cut_layers(folder, name) for name in MODELS.values()},
         "plans": plans(folder),
         "layers": single_layers(folder),
     }

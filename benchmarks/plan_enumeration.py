@@ -39,7 +39,7 @@ from gnnplace.plans.decoders.decoder import (
     catalogue_decoder,
 )
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
-from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.stages import cut_layers
 from gnnplace.plans.segments.chain import list_divisors
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
@@ -360,7 +360,7 @@ def cuts(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[int, ...] | 
             yield tuple(last - first for first, last in itertools.pairwise(bounds))
     for rule in RULES:
         try:
-            yield layers_of(setting.decoder, spec.num_stages, rule)
+            yield cut_layers(setting.decoder, spec.num_stages, rule)
         except InputError:
             continue
 

@@ -37,7 +37,7 @@ def main() -> None:
     suite = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "plans.yaml"
     result = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "results/plans.md"
     asked = yaml.safe_load(suite.read_text())
-    known = rows_in(result)
+    known = count_rows(result)
     rows: list[str] = []
     for entry, name in itertools.product(asked["models"], asked["clusters"]):
         key = (entry["model"].partition("?")[0], name)
@@ -53,7 +53,7 @@ def main() -> None:
         )
 
 
-def rows_in(result: Path) -> dict[tuple[str, str], list[str]]:
+def count_rows(result: Path) -> dict[tuple[str, str], list[str]]:
     """Rows that were made before, by model and cluster."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in result.read_text().splitlines() if result.exists() else ():

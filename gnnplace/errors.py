@@ -75,7 +75,7 @@ class ChangedWarning(UserWarning):
     """One line about what a captured step does otherwise than the model; the command prints it."""
 
 
-def of_faults(
+def join_faults(
     kind: type[GnnplaceError], faults: Sequence[str], source: str = ""
 ) -> GnnplaceError:
     """Return one error for all faults of an input.

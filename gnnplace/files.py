@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.errors import FormatError, InputError, join_faults
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -219,7 +219,7 @@ def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
             f"{key_path(path)}: {', or '.join(reasons)}"
             for path, reasons in reasons_by_path.items()
         ]
-        raise of_faults(FormatError, deepest, source) from None
+        raise join_faults(FormatError, deepest, source) from None
 
 
 def _path_in(data: object, fault: ErrorDetails) -> tuple[int | str, ...]:

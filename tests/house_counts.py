@@ -435,7 +435,7 @@ class _Calls:
     def __init__(self, sources: Sequence[Source]) -> None:
         self.functions = {id(f.node): f for source in sources for f in source.functions}
         self.names = {source.module: _index_names(source) for source in sources}
-        self.module_of = {
+        self.find_module_path = {
             id(node): source.module
             for source in sources
             for node in source.nodes
@@ -532,7 +532,7 @@ class _Calls:
         for base in owner.bases:
             expression = base.value if isinstance(base, ast.Subscript) else base
             if isinstance(expression, ast.Name):
-                target = self._resolve(self.module_of[id(owner)], expression.id)
+                target = self._resolve(self.find_module_path[id(owner)], expression.id)
                 if isinstance(target, ast.ClassDef) and target is not owner:
                     method = self._method(target, name)
                     if method:

@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.errors import FormatError, InputError, join_faults
 from gnnplace.files import (
     Bytes,
     Schema,
@@ -148,13 +148,13 @@ def test_what_is_wrong_is_told_in_the_words_of_who_writes_the_file(given, told):
 
 def test_faults_that_differ_by_their_place_alone_are_one_line():
     faults = [f"ops[{i}].time: too large" for i in range(3)] + ["ops[1].name: no text"]
-    error = of_faults(FormatError, faults, "p.json")
+    error = join_faults(FormatError, faults, "p.json")
     assert error.faults == (
         "p.json: ops[0].time: too large (so have 2 more)",
         "p.json: ops[1].name: no text",
     )
     assert (
-        str(of_faults(FormatError, faults[:3]))
+        str(join_faults(FormatError, faults[:3]))
         == "ops[0].time: too large (so have 2 more)"
     )
 

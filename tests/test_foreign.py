@@ -136,7 +136,7 @@ def test_every_name_is_there(path: Path) -> None:
         assert getattr(module, name) is not None or name.startswith("__")
 
 
-def module_of(text: str, folder: Path) -> ModuleType:
+def find_module_path(text: str, folder: Path) -> ModuleType:
     """Return a module with that text, such as `torch_names.py`."""
     path = folder / "sample_names.py"
     path.write_text(text, encoding="utf-8")
@@ -153,7 +153,7 @@ def module_of(text: str, folder: Path) -> ModuleType:
     "missing", ["torch import _gone as gone", "torch._gone import x as gone"]
 )
 def test_a_missing_name_says_which_releases_work(missing: str, tmp_path: Path) -> None:
-    module = module_of(
+    module = find_module_path(
         "from typing import TYPE_CHECKING\n"
         "from gnnplace.foreign import foreign_names\n"
         f"if TYPE_CHECKING:\n    from {missing}\n"

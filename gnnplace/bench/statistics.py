@@ -61,7 +61,7 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
     return _exponential(mean_interval(np.log(values).tolist()) if values else None)
 
 
-def nested_interval(
+def average_nested(
     groups: Sequence[Sequence[float]], *, seed: int = 0
 ) -> Interval | None:
     """Return the mean of the groups' means with its interval; None without groups.
@@ -102,9 +102,9 @@ def _resampled(
     return np.asarray((drawn.sum(axis=2) / size).mean(axis=1))
 
 
-def nested_geometric_interval(groups: Sequence[Sequence[float]]) -> Interval | None:
-    """Return what ``nested_interval`` does, for geometric means of positive values."""
-    return _exponential(nested_interval([np.log(group).tolist() for group in groups]))
+def average_nested_geometric(groups: Sequence[Sequence[float]]) -> Interval | None:
+    """Return what ``average_nested`` does, for geometric means of positive values."""
+    return _exponential(average_nested([np.log(group).tolist() for group in groups]))
 
 
 def _exponential(found: Interval | None) -> Interval | None:

@@ -37,7 +37,7 @@ from gnnplace.bench.standings import (
     standings,
     step_times,
 )
-from gnnplace.bench.statistics import Interval, nested_geometric_interval
+from gnnplace.bench.statistics import Interval, average_nested_geometric
 from gnnplace.measurements import FEWEST, agreement
 from gnnplace.report import TextTable, text_table
 
@@ -71,7 +71,7 @@ def breakdown(
     for value, groups in sorted(ratios.items()):
         means[value] = {}
         for entrant, by_problem in groups.items():
-            interval = nested_geometric_interval(list(by_problem.values()))
+            interval = average_nested_geometric(list(by_problem.values()))
             if interval is not None:
                 means[value][entrant] = interval
     return means
@@ -118,7 +118,7 @@ def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
         if placer == rival or rival_times is None:
             continue
         both = [p for p in own_times if p in rival_times]
-        ratio = nested_geometric_interval(
+        ratio = average_nested_geometric(
             [_ratios(own_times[p], rival_times[p]) for p in both]
         )
         if ratio is not None:
@@ -199,7 +199,7 @@ def controls(rows: Iterable[Row]) -> list[Control]:
                 ).mean()
                 ratios[families[problem]].append(float(np.exp(logs)))
             groups = [ratios[family] for family in sorted(ratios)]
-            ratio = nested_geometric_interval(groups)
+            ratio = average_nested_geometric(groups)
             if ratio is not None:
                 result.append(
                     Control(

@@ -254,13 +254,15 @@ def answer(
     surface = tables.surface(candidate.kind, candidate.op, candidate.dtype)
     assert surface is not None
     ratios, distance = surface(at)
-    local, usual = error_of(tables, candidate.kind, "local", candidate.op)
+    local, usual = find_error_numbers(tables, candidate.kind, "local", candidate.op)
     beyond = np.maximum(distance - usual, 0.0)
     error = np.hypot(local * (1 + beyond / FAR), candidate.error)
     return ratios + candidate.bias, error
 
 
-def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, float]:
+def find_error_numbers(
+    tables: CostTables, kind: str, what: str, op: str
+) -> tuple[float, float]:
     """Return the two numbers of a relation for an op.
 
     The first that is known holds: the op's own, its group's, its class's, or any op's.
@@ -285,7 +287,7 @@ def candidates(
                 yield from _on(tables, kind, neighbour, op, dtype, NEIGHBOUR, name)
             if near:
                 break
-    bias, error = error_of(tables, kind, "roofline", op)
+    bias, error = find_error_numbers(tables, kind, "roofline", op)
     yield Relation(kind, op, dtype, bias, error, ROOFLINE)
 
 
@@ -356,11 +358,13 @@ def _on(
                 type_bias = 0.0
                 type_error = 0.0
             else:
-                type_bias, type_error = error_of(tables, table_kind, "dtype", op)
+                type_bias, type_error = find_error_numbers(
+                    tables, table_kind, "dtype", op
+                )
             # The step from another GPU: the less alike, the larger.
             gpu_error = 0.0
             if table_kind != kind:
-                base, slope = error_of(tables, kind, "gpu", op)
+                base, slope = find_error_numbers(tables, kind, "gpu", op)
                 dtypes = dtype, t if t in tensor else dtype
                 gpu_error = base + slope * apart(kind, table_kind, op, *dtypes)
             total = float(np.hypot(np.hypot(error, gpu_error), type_error))

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray
-from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.errors import FormatError, InputError, join_faults
 from gnnplace.files import csv_text
 from gnnplace.problem import figures
 
@@ -245,7 +245,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
         for number, line in enumerate(fields, 2)
         if len(line) != len(COLUMNS) or not _is_measured(line)
     ]:
-        raise of_faults(FormatError, faults, str(path))
+        raise join_faults(FormatError, faults, str(path))
     if not fields:
         raise FormatError(f"{path}: has no rows; write one line a measured op")
     columns = list(zip(*fields, strict=True))

@@ -51,11 +51,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernels import components as components
     from gnnplace.graph.kernels import first_ready_first as first_ready_first
     from gnnplace.graph.kernels import flows_between as flows_between
-    from gnnplace.graph.kernels import flows_of_ops as flows_of_ops
     from gnnplace.graph.kernels import follow_forward as follow_forward
     from gnnplace.graph.kernels import grouped as grouped
     from gnnplace.graph.kernels import least_first as least_first
     from gnnplace.graph.kernels import sum_finite as sum_finite
+    from gnnplace.graph.kernels import sum_op_flows as sum_op_flows
     from gnnplace.graph.narrow import beside_consumers as beside_consumers
     from gnnplace.graph.narrow import bundled as bundled
     from gnnplace.graph.narrow import crossing_bytes as crossing_bytes

@@ -418,7 +418,7 @@ def flows_between(
 
 
 @kernel
-def flows_of_ops(
+def sum_op_flows(
     source: IntArray, target: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Return what ``flows_between`` does where every op is a unit, in a quarter of the time.

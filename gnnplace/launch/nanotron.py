@@ -27,7 +27,7 @@ from gnnplace.launch.launch_plan import (
     header,
 )
 from gnnplace.launch.layer_details import BESIDE_LLAMA, LayerDetails
-from gnnplace.plans import DecoderSizes, ExpertLayers, layers_of
+from gnnplace.plans import DecoderSizes, ExpertLayers, cut_layers
 
 TOP = (
     "checkpoints",
@@ -80,7 +80,7 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
 
 def cut_by_cost(sizes: DecoderSizes, pp: int) -> tuple[int, ...]:
     """Return the number of layers of every stage, as nanotron cuts them."""
-    return layers_of(sizes, pp, "cost")
+    return cut_layers(sizes, pp, "cost")
 
 
 def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
@@ -351,6 +351,7 @@ def _sizes(keys: Keys) -> DecoderSizes:
     heads = keys.needed(f"{model}num_attention_heads")
     layers = keys.needed(f"{model}num_hidden_layers")
     experts: ExpertLayers | None = None
+    # Experts are in all layers, or in those that are listed, with nanotron's own defaults.
     part = f"{model}moe_config."
     if keys.has(f"{model}moe_config"):
         listed = keys.get(f"{part}layers")

@@ -41,9 +41,9 @@ from gnnplace.plans import (
     PricingSetting,
     SpecSpace,
     check_framework,
+    cut_layers,
     find_decoder,
     groups_of,
-    layers_of,
     list_zero_stages,
     make_pricing_setting,
     only_modes,
@@ -560,7 +560,7 @@ def make_launch_plan(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         ep *= spec.tp // spec.etp
     layers = None
     if spec.pp > 1:
-        layers = layers_of(sizes, spec.num_stages, spec.layers or framework.traits.cut)
+        layers = cut_layers(sizes, spec.num_stages, spec.layers or framework.traits.cut)
     return LaunchPlan(
         dp=spec.dp,
         tp=spec.tp,

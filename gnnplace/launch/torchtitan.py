@@ -38,7 +38,7 @@ from gnnplace.launch.offloading import EVERYTHING, fsdp_offload
 from gnnplace.launch.torchtitan_model import (
     FLAVOR,
     config_lines,
-    family_of,
+    find_block_family,
     model_imports,
     model_lines,
     read_model,
@@ -50,7 +50,7 @@ from gnnplace.plans import (
     ExpertLayers,
     LatentAttention,
     PlanFile,
-    layers_of,
+    cut_layers,
 )
 
 MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
@@ -377,7 +377,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
             "torchtitan: the sizes of the model are not known; give --model"
         )
     base = _registered(sizes, plan.details)
-    family = None if base else family_of(sizes, plan.details)
+    family = None if base else find_block_family(sizes, plan.details)
     if sizes.tied and plan.pp > 1:
         raise InfeasibleError(
             "torchtitan: cuts no model with a tied embedding into stages"
@@ -614,6 +614,7 @@ def _read_function(
         "compile": {},
     }
     model = None
+    # Statements count in their order: what a later one sets replaces what a base function set.
     for node in (x for statement in functions[name].body for x in ast.walk(statement)):
         if isinstance(node, ast.Call):
             base = _dotted(node.func).rpartition(".")[2]
@@ -859,4 +860,4 @@ def _stages(
         )
         return len(listed) // pp, layers
     chunks = 1 if schedule in ONE_STAGE else 2
-    return chunks, None if sizes is None else layers_of(sizes, pp * chunks, "ends")
+    return chunks, None if sizes is None else cut_layers(sizes, pp * chunks, "ends")

@@ -262,7 +262,7 @@ def _layers(attn_backend):
 """
 
 
-def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
+def find_block_family(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
     """Return the family whose blocks a model is built of.
 
     Args:
@@ -485,7 +485,7 @@ def model_lines(
     """Return the lines of a module that register a model of these sizes.
 
     Args:
-        family: The family, as `family_of` returns it.
+        family: The family, as `find_block_family` returns it.
         sizes: Sizes of the model.
         details: The layers' rotary positions and norms, where they are known.
     """

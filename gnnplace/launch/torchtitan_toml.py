@@ -27,7 +27,7 @@ from gnnplace.launch.launch_plan import (
     with_header,
 )
 from gnnplace.launch.offloading import fsdp_offload
-from gnnplace.plans import DecoderSizes, layers_of
+from gnnplace.plans import DecoderSizes, cut_layers
 
 SECTIONS = (
     "job",
@@ -362,7 +362,7 @@ def _stages(
             )
         chunks = len(layers) // pp
     elif sizes is not None:
-        layers = layers_of(sizes, pp * chunks, "ends")
+        layers = cut_layers(sizes, pp * chunks, "ends")
     return (
         ("interleaved" if schedule == "1f1b" and chunks > 1 else schedule),
         chunks,

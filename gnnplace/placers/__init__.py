@@ -66,11 +66,13 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers.search.chunks import device_ranking as device_ranking
     from gnnplace.placers.search.coarse_problem import CoarseProblem as CoarseProblem
     from gnnplace.placers.search.coarse_problem import coarse_problem as coarse_problem
+    from gnnplace.placers.search.coarse_problem import (
+        groups_take_all_time as groups_take_all_time,
+    )
     from gnnplace.placers.search.coarse_problem import narrow_groups as narrow_groups
     from gnnplace.placers.search.coarse_problem import narrow_problem as narrow_problem
-    from gnnplace.placers.search.coarse_problem import searched_alone as searched_alone
     from gnnplace.placers.search.moves import Neighbourhood as Neighbourhood
-    from gnnplace.placers.search.moves import energy_of as energy_of
+    from gnnplace.placers.search.moves import compute_energy as compute_energy
     from gnnplace.placers.search.moves import neighbourhood as neighbourhood
     from gnnplace.placers.search.moves import seed_kernel as seed_kernel
     from gnnplace.placers.search.repair import repair as repair

@@ -36,7 +36,7 @@ from numba.core import event
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.foreign import naming_extras
-from gnnplace.graph import KERNELS, flows_of_ops
+from gnnplace.graph import KERNELS, sum_op_flows
 from gnnplace.placers import (
     LEAST_TIGHT,
     NO_BUDGET,
@@ -232,7 +232,7 @@ def _search(space: SearchSpace, learned: LearnedPlacer) -> None:
     from gnnplace.policy import Anytime, RefiningPasses, Rollouts, load_policy
 
     graph = space.problem.graph
-    flows_of_ops(*graph.edges, graph.num_ops)  # of problems without classes
+    sum_op_flows(*graph.edges, graph.num_ops)  # of problems without classes
     rollouts = Rollouts(space, learned.policy or load_policy())
     best = rollouts.greedy(most=1)[0]
     search = Anytime(RefiningPasses(rollouts), best, np.random.default_rng(0))

@@ -28,7 +28,7 @@ from gnnplace.plans import (
     Plan,
     PlanFile,
     StageEntry,
-    batch_of,
+    count_examples,
     cuts_of,
     fingerprint,
     format_placements,
@@ -317,7 +317,7 @@ def _setting(layers: LayerGraph) -> tuple[int, list[InputEntry], str]:
     for name, shape, dtype in told_inputs(inputs):
         entries.append(InputEntry(name=name, shape=list(shape), dtype=dtype))
     try:
-        batch = batch_of(Workload("", step.model, inputs, None))
+        batch = count_examples(Workload("", step.model, inputs, None))
     except InputError:
         batch = 1
     types = {p.dtype for p in step.model.parameters()}

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         make_pricing_setting,
         roofline_line,
     )
-    from gnnplace.plans.decoders.stages import layers_of
+    from gnnplace.plans.decoders.stages import cut_layers
     from gnnplace.plans.given import (
         ANY_SPLIT,
         check_spec,
@@ -161,8 +161,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.segments.chain import layer_numbers as layer_numbers
     from gnnplace.plans.segments.chains import (
         TYPES,
-        batch_of,
         capture_chain,
+        count_examples,
         fingerprint,
         on_cluster,
         told_inputs,
@@ -329,7 +329,6 @@ __all__ = [
     "as_csv",
     "as_type",
     "attention_runs",
-    "batch_of",
     "best_data_parallel",
     "border_layout",
     "build_named_chain",
@@ -345,8 +344,10 @@ __all__ = [
     "check_stages",
     "check_words",
     "compute_rank_ends",
+    "count_examples",
     "count_server_devices",
     "cut_evenly",
+    "cut_layers",
     "cuts_of",
     "derive_seed",
     "device_peaks",
@@ -380,7 +381,6 @@ __all__ = [
     "layer_bounds",
     "layer_numbers",
     "layer_of",
-    "layers_of",
     "list_divisors",
     "list_own_modules",
     "list_zero_stages",

@@ -263,7 +263,7 @@ def draft_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
             recomputing(
                 chain,
                 Stage(first, last, mesh, spec.zero, zero_group=spec.zero_group),
-                spec.recompute_on(rank),
+                spec.find_rank_recompute(rank),
             )
             for rank, mesh, first, last in zip(
                 ranks, meshes, bounds, bounds[1:], strict=False

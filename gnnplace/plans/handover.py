@@ -27,7 +27,7 @@ from gnnplace.plans.search.draft import Draft, realized
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import batch_of, with_batch
+from gnnplace.plans.segments.chains import count_examples, with_batch
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster, Problem
 from gnnplace.tracing import capture_workload, make_workload
@@ -154,7 +154,7 @@ def _branches(chain: Chain, kind: str) -> float:
 
 def name_with_batch(model: str, batch: int) -> str:
     """Return a model's name with `batch` examples as its option."""
-    if batch_of(make_workload(model, fake=True)) == batch:
+    if count_examples(make_workload(model, fake=True)) == batch:
         return model
     path, _, query = model.partition("?")
     options = [x for x in query.split("&") if x and not x.startswith("batch=")]

@@ -312,7 +312,7 @@ class PlanSpec:
         """Return whether every rank has its own number of layers to recompute."""
         return len(self.recompute_counts) > 1
 
-    def recompute_on(self, rank: int) -> str:
+    def find_rank_recompute(self, rank: int) -> str:
         """Return what a pipeline rank recomputes, as the word for all ranks says it."""
         if not self.recomputes_by_rank:
             return self.recompute

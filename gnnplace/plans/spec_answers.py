@@ -22,7 +22,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.stages import cut_layers
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.order.orders import chunk_ranks
 from gnnplace.plans.search.draft import (
@@ -211,7 +211,7 @@ def count_stage_layers(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ..
         InputError: If the layers cannot be cut so.
     """
     rule = spec.layers or setting.framework.traits.cut
-    return layers_of(setting.decoder, spec.num_stages, rule)
+    return cut_layers(setting.decoder, spec.num_stages, rule)
 
 
 def find_stage_segments(

@@ -150,7 +150,7 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
     lasts = np.minimum(cuts.lasts, np.maximum(cuts.firsts, 1) + counts)
 
     def seconds_on(rank: int) -> FloatArray:
-        seconds = group.columns_of(rank).layers
+        seconds = group.sum_rank_columns(rank).layers
         return np.maximum(seconds[lasts] - seconds[cuts.firsts], 0.0)
 
     return by_device_kind(group, seconds_on)

@@ -16,7 +16,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import LARGE, PricingSetting
-from gnnplace.plans.decoders.stages import head_layers, layers_of
+from gnnplace.plans.decoders.stages import cut_layers, head_layers
 from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
 from gnnplace.plans.order.orders import chunk_ranks, is_apart, limits
 from gnnplace.plans.spec import Layers, PlanSpec
@@ -68,7 +68,7 @@ def cuts_of(
     cuts: dict[tuple[int, ...], tuple[int, ...] | None] = {}
     for rule in (usual, *CUTS):
         try:
-            layers = layers_of(decoder, len(chunk_ranks(schedule, pp)), rule)
+            layers = cut_layers(decoder, len(chunk_ranks(schedule, pp)), rule)
         except InputError:
             continue
         if sum(layers) == decoder.layers:
@@ -164,7 +164,7 @@ def count_fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
     for schedule in list_schedules(setting, pp, pp):
         ranks = np.array(chunk_ranks(schedule, pp))
         for cut in cuts_of(setting, pp, schedule):
-            layers = cut or layers_of(setting.decoder, len(ranks), traits.cut)
+            layers = cut or cut_layers(setting.decoder, len(ranks), traits.cut)
             fewest = min(fewest, int(np.array(layers)[ranks == 0].sum()))
     return fewest
 

@@ -145,9 +145,9 @@ class SpecGroup:
     @property
     def columns(self) -> GroupColumns:
         """Return the prefix sums of the costs of the group's segments on the first rank."""
-        return self.columns_of(0)
+        return self.sum_rank_columns(0)
 
-    def columns_of(self, rank: int) -> GroupColumns:
+    def sum_rank_columns(self, rank: int) -> GroupColumns:
         """Return the prefix sums of the costs of the group's segments on a rank."""
         kinds = self.kinds[rank]
         if kinds not in self._columns:
@@ -159,7 +159,7 @@ class SpecGroup:
         """Return the kinds of the devices of every rank. [ranks]"""
         return find_rank_kinds(self.setting, self.spec.pp)
 
-    def sums_on(self, kinds: tuple[str, ...]) -> SegmentSums:
+    def sum_columns_on(self, kinds: tuple[str, ...]) -> SegmentSums:
         """Return prefix sums of the segments' costs on devices of some kinds."""
         sums = self.pricer.sums(self.whole.mesh, kinds, self.whole.choice)
         assert sums is not None
@@ -167,7 +167,7 @@ class SpecGroup:
 
     def _summed_columns(self, kinds: tuple[str, ...]) -> GroupColumns:
         """Return the prefix sums of the costs of the group's segments on some kinds."""
-        sums = self.sums_on(kinds)
+        sums = self.sum_columns_on(kinds)
         costs = sums.costs
         is_layer = np.ones(len(costs.forward))
         is_layer[[0, -1]] = 0.0
@@ -202,7 +202,7 @@ class SpecGroup:
         """
         key = family.zero, family.zero_group, self.kinds[rank]
         if key not in self._exposed:
-            costs = self.sums_on(self.kinds[rank]).costs
+            costs = self.sum_columns_on(self.kinds[rank]).costs
             seconds = self.pricer.exposed(family.zero, costs, self.replicas(family))
             sums = np.cumsum(seconds, axis=1)
             self._exposed[key] = np.pad(sums, ((0, 0), (1, 0)))
@@ -315,7 +315,7 @@ class SpecGroup:
             return self._costs[key]
         if key not in self._bytes:
             stage = make_sized_stage(self.setting.decoder, spec, rank, first, last)
-            sums = self.sums_on(self.kinds[rank])
+            sums = self.sum_columns_on(self.kinds[rank])
             self._bytes[key] = self.pricer.stage_bytes(stage, sums)
         return self._bytes[key]
 
@@ -602,7 +602,7 @@ def sum_stage_columns(group: SpecGroup) -> GroupColumns:
     firsts, lasts = group.cuts.firsts, group.cuts.lasts
 
     def columns_on(rank: int) -> FloatArray:
-        columns = np.stack(group.columns_of(rank))
+        columns = np.stack(group.sum_rank_columns(rank))
         return columns[:, lasts] - columns[:, firsts]
 
     return GroupColumns(*by_device_kind(group, columns_on))

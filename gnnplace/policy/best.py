@@ -31,12 +31,12 @@ from gnnplace.placers import (
     best_member,
     better,
     expired,
+    groups_take_all_time,
     now,
     quick_members,
     repair,
     run_member,
     run_members,
-    searched_alone,
     whole_members,
 )
 
@@ -75,7 +75,7 @@ class Best(Placer):
         if (
             deadline > NO_BUDGET
             and _has_time(space, deadline)
-            and searched_alone(space)
+            and groups_take_all_time(space)
         ):
             narrow = self.learned.narrow_search(space, rng)  # against constructions
             single = space.problem.microbatches > 1 and narrow.fits

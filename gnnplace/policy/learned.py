@@ -44,9 +44,9 @@ from gnnplace.placers import (
     SearchSpace,
     better,
     expired,
+    groups_take_all_time,
     narrow_problem,
     now,
-    searched_alone,
 )
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.improving import (
@@ -202,7 +202,7 @@ class LearnedPlacer(Placer):
         late = (
             deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
         )
-        if self.on_groups and not late and searched_alone(space):
+        if self.on_groups and not late and groups_take_all_time(space):
             return self.search_groups(
                 space, self.narrow_search(space, rng), rng, deadline
             )

@@ -110,8 +110,8 @@ class PlacementPolicy(SavedNetwork):
         super().__init__()
         check_feature_version(feature_version)
         self.arguments = {"feature_version": feature_version}
-        self.decoder = weights_of(DYNAMIC, DECODER_PRIOR)
-        self.refiner = weights_of(REFINING, REFINER_PRIOR)
+        self.decoder = make_weights(DYNAMIC, DECODER_PRIOR)
+        self.refiner = make_weights(REFINING, REFINER_PRIOR)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> PlacementPolicy:
@@ -119,7 +119,7 @@ class PlacementPolicy(SavedNetwork):
         return read_saved(cls, PolicyConfig, Path(folder))
 
 
-def weights_of(names: tuple[str, ...], prior: Mapping[str, float]) -> nn.Parameter:
+def make_weights(names: tuple[str, ...], prior: Mapping[str, float]) -> nn.Parameter:
     """Return a weight for each feature, zero if the prior has none."""
     return nn.Parameter(torch.from_numpy(fill_weights(names, prior)))
 

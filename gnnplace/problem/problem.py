@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.errors import FormatError, InputError, join_faults
 from gnnplace.files import (
     MOST,
     Bytes,
@@ -342,7 +342,7 @@ def problem_from_data(data: object, source: str = "problem") -> Problem:
         reason = f"{file.microbatches}, but there are {len(file.ops)} ops with a copy for each"
         faults.append(f"microbatches: {reason}")
     if faults:
-        raise of_faults(FormatError, faults, source)
+        raise join_faults(FormatError, faults, source)
     try:
         cluster = Cluster(tuple(file.devices), tuple(file.links))
         problem = replace(_assemble(file, cluster), captured=_captured(data))
@@ -357,7 +357,7 @@ def problem_from_data(data: object, source: str = "problem") -> Problem:
         if device.kind not in problem.time and _plain(device.kind) in plain
     ]
     if faults:
-        raise of_faults(FormatError, faults, source)
+        raise join_faults(FormatError, faults, source)
     return problem
 
 

@@ -78,7 +78,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.transfer import durations as durations
     from gnnplace.simulation.transfer import fetch as fetch
     from gnnplace.simulation.transfer import fetch_begin as fetch_begin
-    from gnnplace.simulation.transfer import free_at as free_at
+    from gnnplace.simulation.transfer import find_free_time as find_free_time
     from gnnplace.simulation.transfer import hold as hold
     from gnnplace.simulation.transfer import linked as linked
     from gnnplace.simulation.transfer import message_seconds as message_seconds

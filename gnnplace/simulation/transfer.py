@@ -194,7 +194,9 @@ def send_costs(links: Links, source: int, target: int) -> bool:
 
 
 @inner(_nrt=False)
-def free_at(links: Links, channel_free: FloatArray, source: int, target: int) -> float:
+def find_free_time(
+    links: Links, channel_free: FloatArray, source: int, target: int
+) -> float:
     """Return the seconds at which all channels of a link are free. ``channel_free``: of each
     channel, [C]
     """
@@ -252,7 +254,7 @@ def send(
         size: bytes of the message.
         now: seconds at which the message is queued.
     """
-    begin = max(free_at(links, channel_free, source, target), now)
+    begin = max(find_free_time(links, channel_free, source, target), now)
     if links.costs[source, target, BUSY] > 0.0:
         begin = max(begin, free[source])
     end = begin + service_time(links, source, target, size)
@@ -292,7 +294,7 @@ def fetch_begin(
     """
     if links.sends_cost and links.costs[source, target, BUSY] > 0.0:
         finish = max(finish, sent[producer])
-    return max(free_at(links, channel_free, source, target), finish)
+    return max(find_free_time(links, channel_free, source, target), finish)
 
 
 @inner(_nrt=False)

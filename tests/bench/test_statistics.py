@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gnnplace.bench.statistics import (
+    average_nested,
+    average_nested_geometric,
     geometric_interval,
     mean_interval,
-    nested_geometric_interval,
-    nested_interval,
 )
 
 
@@ -42,10 +42,10 @@ def test_geometric_means():
 
 
 def test_groups_weigh_the_same_however_many_values_they_have():
-    found = nested_interval([[1.0], [2.0, 4.0, 3.0]])
+    found = average_nested([[1.0], [2.0, 4.0, 3.0]])
     assert (found.mean, found.count) == (2.0, 2)
-    assert nested_interval([]) is None
-    geometric = nested_geometric_interval([[1.0], [2.0, 8.0]])
+    assert average_nested([]) is None
+    geometric = average_nested_geometric([[1.0], [2.0, 8.0]])
     assert geometric.mean == pytest.approx(2.0)
 
 
@@ -53,14 +53,14 @@ def test_both_problems_and_seeds_widen_the_interval():
     rng = np.random.default_rng(0)
     centres = rng.normal(0, 1, 30)
     groups = [(c + rng.normal(0, 1, 3)).tolist() for c in centres]
-    found = nested_interval(groups)
+    found = average_nested(groups)
     width = found.high - found.low
     # Of the mean of 30 group means, each drawn anew with its 3 seeds: variances add up.
     means = np.array([np.mean(group) for group in groups])
     within = np.mean([np.var(group) / len(group) for group in groups])
     expected = 2 * 1.96 * np.sqrt((means.var() + within) / len(groups))
     assert width == pytest.approx(expected, rel=0.15)
-    same = nested_interval([[c] for c in means])
+    same = average_nested([[c] for c in means])
     assert same.high - same.low < width
 
 
@@ -69,6 +69,6 @@ def test_nested_intervals_cover_the_truth():
     hits = 0
     for _ in range(60):
         groups = [(c + rng.normal(0, 0.5, 2)).tolist() for c in rng.normal(3, 1, 25)]
-        found = nested_interval(groups)
+        found = average_nested(groups)
         hits += found.low <= 3.0 <= found.high
     assert hits >= 52

@@ -10,9 +10,9 @@ from gnnplace.graph.kernels import (
     average_finite,
     components,
     flows_between,
-    flows_of_ops,
     grouped,
     sum_finite,
+    sum_op_flows,
 )
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import FORWARD
@@ -101,6 +101,6 @@ def test_flows_of_ops_are_those_between_units_of_one_op(seed):
     graph = random_problem(np.random.default_rng(seed), 20, 2).graph
     arguments = (*graph.edges, graph.num_ops)
     for ours, expected in zip(
-        flows_of_ops(*arguments), flows_between(*arguments), strict=True
+        sum_op_flows(*arguments), flows_between(*arguments), strict=True
     ):
         assert ours.tolist() == expected.tolist()

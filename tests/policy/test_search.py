@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.search.annealing import Habit, anneal_moves, back_to_best
-from gnnplace.placers.search.coarse_problem import searched_alone
+from gnnplace.placers.search.coarse_problem import groups_take_all_time
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.policy import search as policy_search
@@ -212,7 +212,7 @@ def made(memory: str, on_groups: bool = True):
         SearchSpace(problem),
     )
     assert problem.num_ops >= 1_000
-    assert not searched_alone(space)
+    assert not groups_take_all_time(space)
     return placer, space, placer.beside(space, np.random.default_rng(0))
 
 

@@ -129,7 +129,7 @@ def test_what_would_be_booked_is_what_is_booked(seed, size):
     assert arrival == pytest.approx(
         begin + size / links.costs[0, 2, BANDWIDTH] + links.costs[0, 2, LATENCY]
     )
-    assert transfer.free_at(links, channel_free, 0, 2) == pytest.approx(
+    assert transfer.find_free_time(links, channel_free, 0, 2) == pytest.approx(
         begin + size / links.costs[0, 2, BANDWIDTH]
     )
     copy = size / links.costs[0, 2, BANDWIDTH] if links.costs[0, 2, BUSY] else 0.0

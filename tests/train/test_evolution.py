@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 torch.set_num_threads(1)
 
 
-def module_of(**options):
+def find_module_path(**options):
     torch.manual_seed(0)
     return Evolution(population=6, **options)
 
@@ -44,7 +44,7 @@ def data_of(**options):
 
 @pytest.mark.parametrize("part", ["refiner", "decoder"])
 def test_only_the_weights_of_its_part_change(tmp_path, part):
-    module = module_of(part=part)
+    module = find_module_path(part=part)
     before = copy.deepcopy(module.policy.state_dict())
     find_trainer(tmp_path, max_epochs=1).fit(module, data_of())
     changed = {
@@ -61,7 +61,7 @@ def test_only_the_weights_of_its_part_change(tmp_path, part):
 
 def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
     """On a quadratic bowl in place of problems it finds the bottom."""
-    module = module_of(step_size=0.5)
+    module = find_module_path(step_size=0.5)
     size = len(module.spread)
     bottom = np.linspace(-1.0, 1.0, size)
     start = module.policy.refiner.detach().double().numpy().copy()
@@ -81,16 +81,16 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
 def test_clipped_gradients_are_refused(tmp_path):
     trainer = find_trainer(tmp_path, max_epochs=1, gradient_clip_val=1.0)
     with pytest.raises(InputError, match="gradient_clip_val"):
-        trainer.fit(module_of(), data_of())
+        trainer.fit(find_module_path(), data_of())
 
 
 def test_a_checkpoint_holds_the_search_and_loads_without_unpickling(tmp_path):
-    module, trainer = module_of(), find_trainer(tmp_path, max_epochs=1)
+    module, trainer = find_module_path(), find_trainer(tmp_path, max_epochs=1)
     trainer.fit(module, data_of())
     path = tmp_path / "kept.ckpt"
     trainer.save_checkpoint(path)
     kept = torch.load(path, weights_only=True)
-    again = module_of()
+    again = find_module_path()
     again.on_load_checkpoint(kept)
     assert again.search.generation == module.search.generation > 0
     assert np.array_equal(again.search.mean, module.search.mean)

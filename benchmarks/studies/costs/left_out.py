@@ -21,7 +21,7 @@ from gnnplace.costs.kin import POOLED, group_of
 from gnnplace.costs.prediction import (
     PROVENANCES,
     TABLE,
-    error_of,
+    find_error_numbers,
     predict,
 )
 from gnnplace.costs.rows import Rows
@@ -70,7 +70,7 @@ def points_left_out(tables: CostTables) -> Iterator[Trial]:
         if surface is None or len(rows) < 4:
             continue
         value, _ = surface(surface.at, own=True)
-        local, _ = error_of(tables, kind, "local", op)
+        local, _ = find_error_numbers(tables, kind, "local", op)
         error = np.full(len(rows), local)
         yield Trial(POINT, kind, op, dtype, surface.log_ratio - value, error, TABLE)
 

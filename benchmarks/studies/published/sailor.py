@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.distill_sailor import KINDS, MODELS, layers_of, optimizer, read
+from benchmarks.distill_sailor import KINDS, MODELS, cut_layers, optimizer, read
 from benchmarks.studies.plans.sailor import NAMELESS, plan_of, seconds_of
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
@@ -87,7 +87,7 @@ class ProfiledLayers:
 def profile(folder: Path, model: str, name: str, shards: str) -> dict[str, Any]:
     """Layers of a model on a kind of GPU; empty where there are none."""
     try:
-        return layers_of(folder, model, name, shards)
+        return cut_layers(folder, model, name, shards)
     except (FileNotFoundError, KeyError):
         return {}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
-from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.stages import cut_layers
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price, price_spec
 from gnnplace.problem.cluster.presets import preset
@@ -69,7 +69,7 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     own = setting(hidden, kv_heads, int(row["vocab_size"]), checked)
     if not sound:
         longer = replace(own.decoder, vocabulary=own.decoder.vocabulary + 1)
-        words = replace(words, layers=layers_of(longer, words.pp, "cost"))
+        words = replace(words, layers=cut_layers(longer, words.pp, "cost"))
     answer = price(own, words)
     seconds, speed = None, number(row["tok/s/gpu"])
     usable = sound and words.batch == BATCH and rate is not None and rate > BROKEN

@@ -884,7 +884,7 @@ class Framework:
             size -= kind.extra_bytes_moved * parameters.outside / group.shards
         return self.kernels.stream(constants["update_whole"] * parameters.count + size)
 
-    def replicated_state(
+    def compute_replicated_state(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> tuple[StateTerms, float]:
         """Return the bytes of state of parameters that every replica holds (ZeRO 0 and 1).
@@ -931,7 +931,7 @@ class Framework:
             updating += passing * parameters.count
         return terms, updating
 
-    def sharded_state(
+    def compute_sharded_state(
         self, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> StateTerms:
         """Return the bytes of state of parameters that replicas shard (ZeRO 2 and 3)."""
@@ -942,10 +942,10 @@ class Framework:
             parameters=self.state_bytes.parameter * sharded,
             gradients=self.state_bytes.gradient * sharded,
             optimizer=self.optimizer_bytes(parameters, group),
-            frozen=self.sharded_frozen(parameters, group),
+            frozen=self.compute_sharded_frozen(parameters, group),
         )
 
-    def sharded_frozen(
+    def compute_sharded_frozen(
         self, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> float:
         """Return the bytes of a device's shards of parameters that are not trained."""

@@ -196,7 +196,9 @@ def use_order(space: SearchSpace) -> IntArray:
 def labels_by_use(space: SearchSpace, device: IntArray) -> IntArray:
     """Return new labels of equal devices, so that they are first used in the order listed. [D]"""
     label = np.arange(space.problem.num_devices, dtype=np.int32)
-    used = list(dict.fromkeys(space.device_of_units(device)[use_order(space)].tolist()))
+    used = list(
+        dict.fromkeys(space.find_unit_devices(device)[use_order(space)].tolist())
+    )
     for members in equal_devices(space.problem):
         appeared = [d for d in used if d in members]
         unused = [d for d in members if d not in appeared]

@@ -352,7 +352,7 @@ class ScheduleModel:
             self.model.add_hint(self.start[op], start)
 
         # Two options are one variable and its negation, so that one hint is enough.
-        for u, on in enumerate(self.space.device_of_units(device).tolist()):
+        for u, on in enumerate(self.space.find_unit_devices(device).tolist()):
             if len(self.options[u]) > 1:
                 for d, literal in self.x[u].items():
                     if len(self.options[u]) > 2 or d == self.options[u][0]:

@@ -104,7 +104,7 @@ class Exact(Placer):
             self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
         if timed and best.feasible and not best.proven:
             self._search_on(best, solves_whole, rng, deadline)
-        return found_by(best)
+        return search_namings(best)
 
     def _search_on(
         self, best: Incumbent, whole: bool, rng: np.random.Generator, deadline: float
@@ -207,7 +207,7 @@ class Exact(Placer):
         free[units] = True
         options = [
             np.flatnonzero(problem.unit_allowed[u]).tolist() if free[u] else [int(d)]
-            for u, d in enumerate(space.device_of_units(best.device))
+            for u, d in enumerate(space.find_unit_devices(best.device))
         ]
         scale = make_scale(problem, best.score)
         model = ScheduleModel(
@@ -232,7 +232,7 @@ def model_size(problem: Problem) -> int:
     return problem.num_ops * devices + len(bundles(problem)) * devices * (devices - 1)
 
 
-def found_by(best: Incumbent) -> Found:
+def search_namings(best: Incumbent) -> Found:
     """Return the best of all namings of equal devices, and what is proven of it."""
     if best.feasible:
         for label in swaps(best.space.problem):

@@ -2,7 +2,7 @@
 
 Formulation: simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983). The state is a device for
 every unit and one order of all ops; moves and energy are those of ``moves``. The acceptance
-threshold is drawn before the move is simulated (``moves.threshold_of``), so that the simulation
+threshold is drawn before the move is simulated (``moves.draw_threshold``), so that the simulation
 stops as soon as the move must be rejected. A shift that passes no op on its own device changes
 nothing and is not simulated. Each cycle starts from the best state so far and is longer than the
 one before. None of this depends on the budget, so that a larger budget is never worse. A cycle's
@@ -44,18 +44,18 @@ from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph import copy_to, empty_ints, inner, kernel
 from gnnplace.placers.search.moves import (
     Neighbourhood,
+    compute_energy,
+    draw_threshold,
     energy,
-    energy_of,
+    find_window,
     move_units,
     neighbourhood,
     passes_none,
     propose,
-    renewed_order,
+    renew_order,
     seed_kernel,
     shift,
-    threshold_of,
     undo_move,
-    window_of,
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import (
@@ -153,11 +153,11 @@ def anneal_until_better(
     position = empty_ints(n)
     take_order(state, state.order, position)
     for move in range(moves):
-        threshold = threshold_of(state.score[0], temperature)
+        threshold = draw_threshold(state.score[0], temperature)
         # 1. An op is shifted in the order; that changes nothing if it passes none of its device.
         if np.random.random() < habit.shifts:
             op = np.random.randint(n)
-            low, high = window_of(compiled, neighbourhood, state.order, position, op)
+            low, high = find_window(compiled, neighbourhood, state.order, position, op)
             if high <= low:
                 continue
             origin = position[op]
@@ -183,7 +183,7 @@ def anneal_until_better(
                 continue
             renewed = habit.renewed > 0.0 and np.random.random() < habit.renewed
             if renewed:
-                order = renewed_order(compiled, device, state.order)
+                order = renew_order(compiled, device, state.order)
             else:
                 order = state.order
             limit = max(threshold, state.score[0] * (1.0 + habit.loose))
@@ -280,7 +280,7 @@ def anneal_moves(
                 compiled, space.reversed, state.device, state.order
             )
             order = list_schedule(compiled, state.device, state.priority)
-            tried = energy_of(
+            tried = compute_energy(
                 compiled=compiled,
                 neighbourhood=neighbourhood,
                 device=state.device,
@@ -297,7 +297,7 @@ def start_state(space: SearchSpace, device: IntArray, order: IntArray) -> Search
     """Return a state and best state from a placement, without priority. [n], [n]"""
     score = space.score(device, order)
     return SearchState(
-        unit_device=space.device_of_units(device),
+        unit_device=space.find_unit_devices(device),
         device=device.copy(),
         order=order.copy(),
         priority=np.zeros(len(order)),
@@ -314,7 +314,7 @@ def back_to_best(
     """Make the best state the state; the priority is that of its justification."""
     state.device[:], state.order[:] = state.best_device, state.best_order
     state.score[0] = state.score[1]
-    state.unit_device[:] = space.device_of_units(state.device)
+    state.unit_device[:] = space.find_unit_devices(state.device)
     if polished:
         state.priority[:] = distances(
             space.compiled, space.reversed, state.device, state.order

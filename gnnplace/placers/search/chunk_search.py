@@ -49,10 +49,10 @@ from gnnplace.placers.search.chunks import (
 from gnnplace.placers.search.coarse_problem import NarrowProblem
 from gnnplace.placers.search.moves import (
     Neighbourhood,
+    draw_threshold,
     energy,
     neighbourhood,
     seed_kernel,
-    threshold_of,
 )
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation import Compiled, count_steps, time_list_schedule
@@ -145,7 +145,7 @@ def chunk_kernel(
     for k in range(moves):
         # 1. A move, by the use of its kind so far; and the most seconds at which it is accepted.
         temperature = first * (last / first) ** (k / moves)
-        threshold = threshold_of(chunks.score[0], temperature)
+        threshold = draw_threshold(chunks.score[0], temperature)
         copy_to(tried, chunks.unit_device)
         kind = choose_kind(chunks)
         change(chunks, tried, kind)

@@ -237,7 +237,7 @@ def narrow_problem(space: SearchSpace) -> NarrowProblem | None:
     return _known[space]
 
 
-def searched_alone(space: SearchSpace) -> bool:
+def groups_take_all_time(space: SearchSpace) -> bool:
     """Return whether narrow groups take all the time; on smaller problems ops have their
     turn too.
     """
@@ -270,7 +270,7 @@ def _bundled(coarse: NarrowProblem) -> NarrowProblem:
 
 def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
     problem = space.problem
-    of_unit, on_line = segment_of_unit(space, count)
+    of_unit, on_line = find_unit_segments(space, count)
     segment = of_unit[problem.unit_of]
     kind = problem.phase.astype(np.int64) + (problem.phase == UPDATE)
     graph = problem.graph
@@ -316,7 +316,7 @@ def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
     return place
 
 
-def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
+def find_unit_segments(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     """Return the segment of each unit, and how many are not of units that stand alone, which are
     last. [U]
     """

@@ -92,7 +92,7 @@ def end_before(gaps: Gaps, d: IntLike, place: int) -> float:
 
 
 @inner(_nrt=False)
-def end_of_all(gaps: Gaps, d: IntLike) -> float:
+def find_last_end(gaps: Gaps, d: IntLike) -> float:
     """Return the seconds at which the last slot of a device ends; 0 where there is none."""
     return gaps.until[d, gaps.places[d] - 1]
 
@@ -104,7 +104,7 @@ def least_start(gaps: Gaps, d: IntLike, ready: float, cost: float) -> float:
     """
     if gaps.widest_of_all[d] >= cost:
         return ready
-    return max(ready, end_of_all(gaps, d))
+    return max(ready, find_last_end(gaps, d))
 
 
 @inner(_nrt=False)
@@ -169,7 +169,7 @@ def earliest_gap(
                     return at, place, k
                 at = max(at, gaps.ends[row, k])
             place = wide_place(gaps, d, place + 1, cost)
-    return max(ready, end_of_all(gaps, d)), last, gaps.num_slots[gaps.chunk[d, last]]
+    return max(ready, find_last_end(gaps, d)), last, gaps.num_slots[gaps.chunk[d, last]]
 
 
 @inner(_nrt=False)

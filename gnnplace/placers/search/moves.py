@@ -52,7 +52,7 @@ def seed_kernel(seed: int) -> None:
 
 
 @inner(_nrt=False)
-def threshold_of(now: float, temperature: float) -> float:
+def draw_threshold(now: float, temperature: float) -> float:
     """Return the most energy that is accepted after ``now``, as Metropolis et al. (1953) draw it.
 
     It is drawn before a move is tried: what is above it need not be known.
@@ -78,7 +78,7 @@ def energy(
     return seconds + neighbourhood.penalty * excess / max(1.0, memory)
 
 
-def energy_of(
+def compute_energy(
     compiled: Compiled,
     neighbourhood: Neighbourhood,
     device: IntArray,
@@ -98,7 +98,7 @@ def energy_of(
 
 
 @inner(_nrt=False)
-def window_of(
+def find_window(
     compiled: Compiled,
     neighbourhood: Neighbourhood,
     order: IntArray,
@@ -146,7 +146,7 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
 
 
 @inner(inline="always")
-def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntArray:
+def renew_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntArray:
     """Return the order that list scheduling makes where ``order`` says who goes first. [n]"""
     priority = empty_floats(len(order))
     for k in range(len(order)):

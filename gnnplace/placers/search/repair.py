@@ -93,7 +93,7 @@ def _move_units(
     deadline: float,
     most_ops: int,
 ) -> tuple[IntArray, IntArray]:
-    unit_device = space.device_of_units(device)
+    unit_device = space.find_unit_devices(device)
     score = space.score(device, order)
     tries = int(np.clip(most_ops // space.problem.num_ops, 30, 3_000))
     while tries > 0 and not expired(deadline):

@@ -33,9 +33,9 @@ from gnnplace.errors import InfeasibleError
 from gnnplace.graph import (
     average_finite,
     flows_between,
-    flows_of_ops,
     follow_forward,
     sum_finite,
+    sum_op_flows,
 )
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation import (
@@ -207,7 +207,7 @@ class SearchSpace:
         problem = self.problem
         source, target, size = problem.graph.edges
         if problem.num_units == problem.num_ops:
-            return flows_of_ops(source, target, size, problem.num_ops)
+            return sum_op_flows(source, target, size, problem.num_ops)
         unit = problem.unit_of
         return flows_between(unit[source], unit[target], size, problem.num_units)
 
@@ -266,7 +266,7 @@ class SearchSpace:
         """Return the device of each op from the device of each unit. [n]"""
         return np.asarray(unit_device)[self.problem.unit_of].astype(np.int32)
 
-    def device_of_units(self, device: IntArray) -> IntArray:
+    def find_unit_devices(self, device: IntArray) -> IntArray:
         """Return the device of each unit from the device of each op. [U]"""
         offset, ops = self.unit_ops
         return device[ops[offset[:-1]]]

@@ -122,7 +122,9 @@ def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
     """Return a result of any placer with the interval of its placement. ``space``: its
     problem's.
     """
-    value = interval(make_flows(space), space.device_of_units(result.placement.device))
+    value = interval(
+        make_flows(space), space.find_unit_devices(result.placement.device)
+    )
     bound = min(simple_bound(space), value)
     return ThroughputResult(
         **result.__dict__ | {"interval": value, "interval_bound": bound}
@@ -276,7 +278,7 @@ class _Search:
     def found(self) -> Found:
         """Return devices that fit when they run, in the best order known."""
         device, order = self._fitting()
-        value = interval(self.flows, self.space.device_of_units(device))
+        value = interval(self.flows, self.space.find_unit_devices(device))
         if value <= self.bound * (1 + PROVEN):
             note = "optimal"
         else:

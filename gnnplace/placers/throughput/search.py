@@ -17,7 +17,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import copy_to, empty_ints, greatest, inner, kernel, zero_int_table
-from gnnplace.placers.search.moves import seed_kernel, threshold_of
+from gnnplace.placers.search.moves import draw_threshold, seed_kernel
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import Flows, loads
 from gnnplace.simulation import with_messages
@@ -220,7 +220,7 @@ def anneal_kernel(
         if changed == 0:
             continue
         tried = energy(flows, load, resident, penalty)
-        if tried > threshold_of(current, temperature):
+        if tried > draw_threshold(current, temperature):
             for i in range(count - 1, -1, -1):
                 if device[units[i]] != former[i]:
                     move(flows, units[i], former[i], device, readers, load, resident)

@@ -45,9 +45,9 @@ from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placers.throughput.load import Flows, interval
 from gnnplace.placers.throughput.stages import (
     Sorts,
-    own_load,
     segment_costs,
     stage_costs,
+    sum_own_load,
     true_largest,
 )
 from gnnplace.problem import BACKWARD
@@ -391,7 +391,7 @@ def descend(
             end_of[level + 1] = i
             state_of[level + 1] = state_of[level] - strides[t]
             value_of[level + 1] = max(
-                value_of[level], own_load(flows, sorts, stage, level, t)
+                value_of[level], sum_own_load(flows, sorts, stage, level, t)
             )
             level = level + 1
             fresh = True

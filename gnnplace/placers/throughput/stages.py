@@ -2,7 +2,7 @@
 
 A stage does the work of its units and sends or receives every flow that crosses its border
 (``add_unit``), over its device's cheapest link. ``segment_costs`` prices all stages of one order,
-with every flow sent once. ``stage_costs`` and ``own_load`` also count the sends to each later
+with every flow sent once. ``stage_costs`` and ``sum_own_load`` also count the sends to each later
 stage, once these stages are known; ``true_largest`` counts everything. Complexity: O(pins) a stage,
 or a unit that is added.
 """
@@ -255,7 +255,7 @@ def true_largest(
 
 
 @inner()
-def own_load(
+def sum_own_load(
     flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int
 ) -> float:
     """Load of one stage whose later stages are known; all earlier ones count once."""

@@ -85,7 +85,7 @@ def layer_passes(
     d = setting.decoder
     kernels = setting.framework.kernels
     shapes = layer_products(setting, tokens, shards, groups > 0)
-    kernels.predict(of_passes(shapes))
+    kernels.predict(list_pass_shapes(shapes))
     forward = [kernels.products([shape]) for shape in shapes]
     inner = [kernels.products([(m, k, n)]) for m, n, k in shapes]
     weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
@@ -338,7 +338,7 @@ def layer_products(
     return wide + latent_shapes
 
 
-def of_passes(shapes: Sequence[Shape]) -> list[Shape]:
+def list_pass_shapes(shapes: Sequence[Shape]) -> list[Shape]:
     """Return the shapes of all passes of products: forward, and both gradients' of each."""
     inner = [(m, k, n) for m, n, k in shapes]
     return [*shapes, *inner, *((n, k, m) for m, n, k in shapes)]
@@ -423,7 +423,7 @@ def _chosen(
     width = -(-experts.width // expert_shards)
     rows = max(1, tokens * expert_shards // shards * experts.active // local_experts)
     shapes = [(rows, 2 * width, d.hidden), (rows, d.hidden, width)]
-    kernels.predict(of_passes(shapes))
+    kernels.predict(list_pass_shapes(shapes))
     forward = local_experts * kernels.products(shapes)
     backward = local_experts * kernels.products([(m, k, n) for m, n, k in shapes])
     if d.adapters is None:  # else experts are frozen
@@ -597,7 +597,7 @@ def head_passes(
     kernels = setting.framework.kernels
     constants = setting.framework.constants
     rows = -(-d.vocabulary // shards)
-    kernels.predict(of_passes([(tokens, rows, d.hidden)]))
+    kernels.predict(list_pass_shapes([(tokens, rows, d.hidden)]))
     product = kernels.products([(tokens, rows, d.hidden)])
     inner = kernels.products([(tokens, d.hidden, rows)])
     if d.adapters is not None:

@@ -20,7 +20,7 @@ from gnnplace.plans.spec import Layers, count_layers
 TOLERANCE = 1e-9
 
 
-def layers_of(
+def cut_layers(
     decoder: DecoderSizes, stages: int, rule: Layers | str
 ) -> tuple[int, ...]:
     """Return the layers of every stage, 0 allowed. [stages]

@@ -187,7 +187,7 @@ def as_arrays(line: Pipeline) -> Line:
     return Line(rank, seconds, sent, line.microbatches, line.apart)
 
 
-def listed_by(
+def time_listed(
     line: Pipeline, rules: Rules, ends: Sequence[float]
 ) -> tuple[float, LongArray]:
     """Return the step time of a list schedule, and its actions in order of their start.
@@ -325,7 +325,9 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
         InputError: Interleaved where M is no multiple of P.
     """
     if is_apart(schedule) and (schedule != ZBV or line.ranks == 1):
-        return make_list_rows(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
+        return make_list_rows(
+            line, time_listed(line, usual(line), [0.0] * line.ranks)[1]
+        )
     ranks = line.ranks
     count = line.microbatches
     group = None

@@ -22,13 +22,13 @@ from gnnplace.plans.order.orders import (
     Rules,
     is_apart,
     limits,
-    listed_by,
     make_list_rows,
     make_order_rows,
     most_in_flight,
     peak_saved,
     rows_of,
     stage_ranks,
+    time_listed,
     time_rows,
 )
 from gnnplace.plans.order.timing import Timing, timed
@@ -260,7 +260,7 @@ def realized(
         actions = make_order_rows(orders, line.apart)
         seconds = time_rows(line, actions, ends)
     elif draft.rules is not None:
-        seconds, actions_in_time = listed_by(line, draft.rules, ends)
+        seconds, actions_in_time = time_listed(line, draft.rules, ends)
         actions = make_list_rows(line, actions_in_time)
     else:
         actions = rows_of(draft.schedule, line, allows_rest=pricer.allows_rest)

@@ -317,7 +317,7 @@ class FrameworkPricer(Pricer):
         # Whole parameters have buckets and buffers beside them; sharded ones are gathered at work.
         if zero >= SHARDED:
             return self._sharded_bytes(setting, saved, inputs)
-        terms, updating = framework.replicated_state(
+        terms, updating = framework.compute_replicated_state(
             zero, setting.parameters, setting.group
         )
         if setting.degrees.tp > 1:
@@ -391,7 +391,7 @@ class FrameworkPricer(Pricer):
         )
         sent = state.gradient * sharded / host.link
         if offloading.parameters:
-            frozen = framework.sharded_frozen(parameters, group)
+            frozen = framework.compute_sharded_frozen(parameters, group)
         else:
             frozen = 0.0
         returned = (state.parameter * sharded + frozen) / host.link
@@ -599,14 +599,14 @@ class FrameworkPricer(Pricer):
             late = scatter + gather
         else:
             late = scatter
-        into = sums_by(order, forward)
-        back = sums_by(order, backward)
+        into = sum_by_unit(order, forward)
+        back = sum_by_unit(order, backward)
         # Attention that is computed again runs before the exchange of its layer begins.
         if stage.attention:
             under = back
         else:
-            under = back + sums_by(order, recomputed)
-        is_layer = sums_by(order, self._is_layer[run]) > 0
+            under = back + sum_by_unit(order, recomputed)
+        is_layer = sum_by_unit(order, self._is_layer[run]) > 0
         hidden_gather = np.where(is_layer, framework.hidden_seconds(gather, into), 0.0)
         hidden_late = np.where(is_layer, framework.hidden_seconds(late, under), 0.0)
         bare = np.zeros(2)
@@ -653,7 +653,9 @@ class FrameworkPricer(Pricer):
             costs.frozen_bytes - costs.frozen_experts,
             costs.frozen_experts,
         )
-        sizes = np.stack([sums_by(order, column[run]) for column in columns], axis=1)
+        sizes = np.stack(
+            [sum_by_unit(order, column[run]) for column in columns], axis=1
+        )
         distinct, index = np.unique(np.round(sizes, 3), axis=0, return_inverse=True)
         seconds = np.zeros((len(distinct), 2))
         for unit, row in enumerate(distinct.tolist()):
@@ -735,7 +737,7 @@ class FrameworkPricer(Pricer):
         is_layer = self._is_layer[run]
         parameters = costs.parameters[run]
         order = self._unit_order(run)
-        largest = float(sums_by(order, parameters * is_layer).max(initial=0.0))
+        largest = float(sum_by_unit(order, parameters * is_layer).max(initial=0.0))
         inside = float(parameters[is_layer].sum())
         root = setting.parameters.count - inside
         # Frozen parameters are gathered beside those that are trained.
@@ -743,7 +745,7 @@ class FrameworkPricer(Pricer):
         frozen_inside = float(frozen[is_layer].sum())
         frozen_all = setting.parameters.frozen + setting.parameters.frozen_experts
         resident = PARAMETER_BYTES * root + frozen_all - frozen_inside
-        units = sums_by(order, (PARAMETER_BYTES * parameters + frozen) * is_layer)
+        units = sum_by_unit(order, (PARAMETER_BYTES * parameters + frozen) * is_layer)
         gathered = constants["blocks"] * float(units.max(initial=0.0))
         if stage.zero < 3:  # parameters stay gathered after the forward pass
             resident += PARAMETER_BYTES * inside + frozen_inside
@@ -755,7 +757,9 @@ class FrameworkPricer(Pricer):
         gradients = 2.0 * root + (4.0 + wide) * largest
         gradients += float(costs.unpacked[run].max(initial=0.0))
         return BytesWhole(
-            terms=setting.framework.sharded_state(setting.parameters, setting.group),
+            terms=setting.framework.compute_sharded_state(
+                setting.parameters, setting.group
+            ),
             saved=saved,
             inputs=inputs,
             working=(
@@ -790,7 +794,7 @@ class FrameworkPricer(Pricer):
         recomputed = np.where(self._is_layer, costs.recomputed, costs.forward)
         if zero >= SHARDED:
             gather, late = self.exposed(zero, costs, group)
-            state = framework.sharded_state(replicated, group).trained * part
+            state = framework.compute_sharded_state(replicated, group).trained * part
             state = state + (costs.frozen_bytes - costs.frozen_experts) / group.shards
             state = state + costs.frozen_experts / group.expert_shards
             # Work that is added under an exchange costs what hiding costs.
@@ -808,7 +812,10 @@ class FrameworkPricer(Pricer):
                 zero, exchanges, window * forward, window * backward
             )
             end = end + seconds * part
-        state = framework.replicated_state(zero, replicated, group)[0].trained * part
+        state = (
+            framework.compute_replicated_state(zero, replicated, group)[0].trained
+            * part
+        )
         state = state + costs.frozen_bytes
         return SegmentRates(
             none, none, accumulation, end, state, recomputed, costs.working
@@ -833,9 +840,9 @@ class FrameworkPricer(Pricer):
             late = scatter + gather
         else:
             late = scatter
-        forward = sums_by(order, costs.forward)
-        backward = sums_by(order, costs.backward + costs.weights)
-        is_layer = sums_by(order, self._is_layer) > 0
+        forward = sum_by_unit(order, costs.forward)
+        backward = sum_by_unit(order, costs.backward + costs.weights)
+        is_layer = sum_by_unit(order, self._is_layer) > 0
         exposed = np.stack(
             [
                 np.where(is_layer, self.framework.hidden_seconds(gather, forward), 0.0),
@@ -843,7 +850,7 @@ class FrameworkPricer(Pricer):
             ]
         )
         share = costs.parameters / np.maximum(
-            sums_by(order, costs.parameters)[order], 1e-30
+            sum_by_unit(order, costs.parameters)[order], 1e-30
         )
         return np.asarray(exposed[:, order] * share)
 
@@ -981,6 +988,6 @@ class FrameworkPricer(Pricer):
         return seconds
 
 
-def sums_by(order: IntArray, column: FloatArray | BoolArray) -> FloatArray:
+def sum_by_unit(order: IntArray, column: FloatArray | BoolArray) -> FloatArray:
     """Return the sums of a column over the segments of each unit. [units]"""
     return np.asarray(np.bincount(order, column.astype(np.float64)), dtype=np.float64)

@@ -32,7 +32,7 @@ import numpy as np
 
 from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, listed_by
+from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, time_listed
 from gnnplace.plans.search.bound import bound_steps
 from gnnplace.plans.search.draft import Draft, Priced, fitted, realized
 from gnnplace.plans.search.drafts import (
@@ -455,7 +455,7 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
         )
     for _ in range(TOGETHER):
         candidate = _other(rules, room, draft.microbatches, rng)
-        seconds, _ = listed_by(best.line, candidate, best.ends)
+        seconds, _ = time_listed(best.line, candidate, best.ends)
         if seconds <= shortest:
             rules = candidate
             shortest = seconds

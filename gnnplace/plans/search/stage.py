@@ -280,7 +280,7 @@ def exchanges(
     return (gather, scatter, 0.0)
 
 
-def sums_of(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
+def sum_costs(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
     """Return the prefix sums of segment costs; errors are weighted by seconds.
 
     Args:
@@ -349,7 +349,9 @@ class Pricer:
         if key not in self._sums:
             costs = self.chain.costs(*key)
             self._sums[key] = (
-                None if costs is None else sums_of(costs, self.chain.count_tied(costs))
+                None
+                if costs is None
+                else sum_costs(costs, self.chain.count_tied(costs))
             )
         return self._sums[key]
 

@@ -131,7 +131,7 @@ def recognise_decoder(workload: Workload) -> DecoderSizes | str:
     Raises:
         CaptureError: It cannot be captured, with the module that stops it.
     """
-    batch = batch_of(workload)
+    batch = count_examples(workload)
     sizes = read_configured_sizes(workload, batch)
     if sizes is not None:
         return sizes
@@ -156,7 +156,9 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     # Whether the batch may be cut is decided before the model changes its type.
     whole = make_workload(job.model, job.inputs, job.loss, fake=True)
     workload = with_batch(whole, job.batch)
-    mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
+    mixes, notices = _mixes(
+        job.model, whole, count_examples(workload), job.accept_other_loss
+    )
     # Capture the calls; some of them forbid the cut as well.
     layers = capture_layers(workload, precision)
     notices = (*notices, *layers.calls.notices)
@@ -172,7 +174,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
         mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
     # Cut the calls into segments, which the source prices.
     cuts = cuts_of(layers.calls, layers.rules)
-    examples = batch_of(workload)
+    examples = count_examples(workload)
     source = ModelCosts(
         layers, cuts, MeshFabric(cluster), examples, precision, optimizer
     )
@@ -348,7 +350,7 @@ def _unlike(whole: Workload) -> int:
 
     Neither it nor its half is the first size of an input that all examples share.
     """
-    batch = batch_of(whole)
+    batch = count_examples(whole)
     leaves = pytree.tree_leaves(whole.inputs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     sizes = [int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0]
@@ -455,7 +457,7 @@ def as_type(leaf: object, precision: str) -> Any:
     return leaf
 
 
-def batch_of(workload: Workload) -> int:
+def count_examples(workload: Workload) -> int:
     """Return the examples of a workload's inputs: the first dimension of its first tensor.
 
     Raises:
@@ -481,7 +483,7 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
         return workload
     if not 1 <= batch <= BATCH:
         raise InputError(f"batch {batch}: must be from 1 to {BATCH:,}")
-    before = batch_of(workload)
+    before = count_examples(workload)
 
     def resized(leaf: object) -> object:
         if (

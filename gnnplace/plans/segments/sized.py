@@ -30,7 +30,7 @@ from gnnplace.plans.decoders.setting import (
     find_memory_limit,
     make_pricing_setting,
 )
-from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.stages import cut_layers
 from gnnplace.plans.segments.block_costs import BlockCosts, in_half_precision
 from gnnplace.plans.segments.chain import (
     CONTEXT,
@@ -223,7 +223,7 @@ class SizedModelCosts(ModelCosts):
     def cut(self, num_stages: int) -> tuple[int, ...]:
         """Return the layers of every stage as the framework cuts them. [stages]"""
         setting = self.sizes.setting
-        return layers_of(setting.decoder, num_stages, setting.framework.traits.cut)
+        return cut_layers(setting.decoder, num_stages, setting.framework.traits.cut)
 
 
 def _distance(costs: SegmentCosts, reference: SegmentCosts) -> float:

@@ -268,7 +268,7 @@ class ImprovingRollouts(Rollouts):
     def get_start(self) -> IntArray:
         """Return the device of each unit before the first walk. [U]"""
         if self.space.starts:
-            return self.space.device_of_units(self.space.starts[0].device)
+            return self.space.find_unit_devices(self.space.starts[0].device)
         allowed = np.isfinite(self.space.work)[:, device_ranking(self.space)]
         ranking = device_ranking(self.space)
         return ranking[allowed.argmax(axis=1)].astype(np.int32)

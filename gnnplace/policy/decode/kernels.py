@@ -53,7 +53,7 @@ from gnnplace.policy.decode.ready_queue import (
 )
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.naming import NamedRow, list_feature_names, named_columns
-from gnnplace.simulation import DELAY, PACE, free_at, linked, seconds_between
+from gnnplace.simulation import DELAY, PACE, find_free_time, linked, seconds_between
 
 HERE, NEAR, FLOW = range(SENDING + 1, SENDING + 4)
 SCRATCH = FLOW + 1  # numbers a device that ``observe`` adds up
@@ -225,7 +225,9 @@ def observe(
         source = Index(current)
         target = Index(d)
         if current >= 0 and d != current and linked(links, source, target):
-            busy = free_at(links, booked.channel_free, source, target) - least_start
+            busy = (
+                find_free_time(links, booked.channel_free, source, target) - least_start
+            )
             f["link from the device before is busy"] = log_above(max(0.0, busy) / scale)
             f["mean transfer from the device before, or to all"] = log_above(
                 seconds_between(links, source, target, walk.mean_bytes) / scale

@@ -291,7 +291,7 @@ class Rollouts:
         device = placement.device
         justified = justify(compiled, self.space.reversed, device, placement.order)
         score, order = best_order(self.space, device, [placement.order, justified])
-        unit_device = self.space.device_of_units(device)
+        unit_device = self.space.find_unit_devices(device)
         aim = Aim(placement.note, len(np.unique(unit_device)))
         return self.decoded(score, unit_device, order, aim)
 

@@ -189,14 +189,14 @@ def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
     Raises:
         InputError: it fails on a tiny graph, gives no state an op, or mixes graphs.
     """
-    from gnnplace.policy.gnn.pyg import batch_of
+    from gnnplace.policy.gnn.pyg import make_graph_batch
 
     graphs = [_tiny(inputs, 5, 0), _tiny(inputs, 3, 1)]
     trial = copy.deepcopy(encoder).eval()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            together = trial(batch_of(graphs))
-            alone = [trial(batch_of([one])) for one in graphs]
+            together = trial(make_graph_batch(graphs))
+            alone = [trial(make_graph_batch([one])) for one in graphs]
     except Exception as error:
         hint = (
             "; layers that take edge_attr need edge_dim: 1"

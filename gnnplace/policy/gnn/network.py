@@ -126,9 +126,9 @@ class GnnPolicy(SavedNetwork):
         """
         data: Any = inputs[0]
         if len(inputs) > 1 or not isinstance(self.encoder, Encoder):
-            from gnnplace.policy.gnn.pyg import batch_of
+            from gnnplace.policy.gnn.pyg import make_graph_batch
 
-            data = batch_of(inputs)
+            data = make_graph_batch(inputs)
         device = self.count.last.weight.device
         states: Tensor = self.encoder(data.to(device))
         return states

@@ -47,7 +47,7 @@ class ProblemData(Data):  # type: ignore[misc]
         return super().__cat_dim__(key, value, *args, **kwargs)
 
 
-def batch_of(inputs: Sequence[EncoderInputs]) -> Batch:
+def make_graph_batch(inputs: Sequence[EncoderInputs]) -> Batch:
     """Return problems side by side as PyG's ``Batch``."""
     return Batch.from_data_list([ProblemData(**one._asdict()) for one in inputs])
 

@@ -131,7 +131,7 @@ class RefiningPasses:
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
         placed = self.improved(placed, deadline, rounds, stays)
         score = float(placed.score[0])
-        units = self.space.device_of_units(placed.device)
+        units = self.space.find_unit_devices(placed.device)
         return self.rollouts.decoded(score, units, placed.order, decoded.aim)
 
     def improved(

@@ -36,7 +36,7 @@ from gnnplace.graph import (
     zero_single_table,
     zero_table,
 )
-from gnnplace.placers import energy_of
+from gnnplace.placers import compute_energy
 from gnnplace.policy.decode.decoder_state import (
     EXTRA,
     MOVE,
@@ -370,15 +370,15 @@ def improve_order(
     else:
         priority = previous.distance
     order = list_schedule(ground.c, trial.device, priority)
-    best = energy_of(ground.c, ground.h, trial.device, order, np.inf)
+    best = compute_energy(ground.c, ground.h, trial.device, order, np.inf)
     if not previous.back:
         booked = by_start(previous.order, partial.start)
-        score = energy_of(ground.c, ground.h, trial.device, booked, best)
+        score = compute_energy(ground.c, ground.h, trial.device, booked, best)
         if score < best:
             best = score
             order = booked
     justified = justify(ground.c, ground.r, trial.device, order)
-    score = energy_of(ground.c, ground.h, trial.device, justified, best)
+    score = compute_energy(ground.c, ground.h, trial.device, justified, best)
     if score < best:
         best = score
         order = justified

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.errors import InputError, of_faults, suggestion
+from gnnplace.errors import InputError, join_faults, suggestion
 from gnnplace.files import Bytes, Rate, Schema, Seconds
 
 Name = Annotated[str, Field(min_length=1)]
@@ -333,7 +333,7 @@ class Cluster:
         if isinstance(self.links, RuleLinks):
             return  # every pair of devices has one
         if faults := cluster_faults(self.devices, self.links):
-            raise of_faults(InputError, faults)
+            raise join_faults(InputError, faults)
 
     def each_device(self, **changed: float) -> Cluster:
         """Return the cluster with fields of all its devices changed."""

@@ -69,7 +69,7 @@ from typing import Any
 
 import yaml
 
-from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.errors import FormatError, InputError, join_faults
 from gnnplace.files import Schema, parse, read_yaml, write_text
 from gnnplace.problem.cluster.cluster import (
     FABRICS,
@@ -367,7 +367,7 @@ def cluster_from_data(data: object, source: str) -> Cluster:
             links += [Link(source=a, target=b, **keys) for a, b in pairs]
         return Cluster(tuple(file.devices), tuple(links), file.name)
     except InputError as error:
-        raise of_faults(FormatError, error.faults or (str(error),), source) from None
+        raise join_faults(FormatError, error.faults or (str(error),), source) from None
 
 
 def _read_servers(data: dict[str, Any], source: str) -> Cluster:
@@ -385,7 +385,7 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
             cluster = build_file_cluster(file)
             entries = file.entries()
     except InputError as error:
-        raise of_faults(FormatError, error.faults or (str(error),), source) from None
+        raise join_faults(FormatError, error.faults or (str(error),), source) from None
     wires: dict[str, WireEntry | str | None] = {"network": file.network}
     memory: dict[str, float] = {}
     for path, entry in entries.items():
@@ -475,7 +475,7 @@ def check_figures(
                 f"{link.latency:g}us if that is what is meant"
             )
     if faults:
-        raise of_faults(FormatError, faults, source)
+        raise join_faults(FormatError, faults, source)
 
 
 class _FloatLoader(yaml.CSafeLoader):

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gnnplace.errors import FormatError, of_faults
+from gnnplace.errors import FormatError, join_faults
 from gnnplace.files import read_text
 
 OPS = {
@@ -89,7 +89,7 @@ def read_nccl_tests(path: str | Path) -> list[Run]:
         except ValueError as error:
             faults.append(f"line {number}: {error}")
     if faults:
-        raise of_faults(FormatError, faults, str(path))
+        raise join_faults(FormatError, faults, str(path))
     runs = []
     for section in sections:
         if not section.rows:

@@ -20,12 +20,12 @@ from gnnplace.plans import (
     PlanFile,
     StageCalls,
     attention_runs,
-    batch_of,
     capture_layers,
     check_inputs,
     check_placements,
     check_plan,
     check_stages,
+    count_examples,
     cuts_of,
     find_counts,
     fingerprint,
@@ -104,7 +104,7 @@ def apply_plan(
     initialise_lazy(model, loss, inputs)
     workload = Workload(file.model, model, as_inputs(inputs, model), loss)
     refuse_meta(model, workload.inputs, "apply")
-    form = BatchForm.of(workload.inputs, batch_of(workload), file.precision)
+    form = BatchForm.of(workload.inputs, count_examples(workload), file.precision)
     with reading(model) as read:
         recorded = _record(file, workload, attention)
     graph = recorded.layers.calls

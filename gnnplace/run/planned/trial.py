@@ -30,7 +30,7 @@ from gnnplace.plans import (
     Action,
     Plan,
     as_type,
-    batch_of,
+    count_examples,
     drawn_alike,
     retyped,
     run_in_precision,
@@ -174,7 +174,7 @@ def _make_rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
     count = dist.get_world_size()
     rank = dist.get_rank()
     steps: dict[str, nn.Module | None] = {}
-    if batch_of(workload) % count == 0:
+    if count_examples(workload) % count == 0:
         steps["data parallelism (DDP)"] = Replica(
             workload, make_shares(workload, count)[rank]
         )

@@ -172,7 +172,7 @@ class ParameterStep:
         return self._twin
 
 
-def unreplaced_update(*tensors: torch.Tensor) -> None:
+def stand_for_update(*tensors: torch.Tensor) -> None:
     """Stand for an update in a captured program until `OpaqueOptimizer.update_of` replaces it."""
     raise AssertionError("the optimizer's own step was not put in")
 
@@ -198,7 +198,7 @@ def capture_opaque_optimizer(
         raise make_refusal(optimizer, "its groups have different kinds of options")
     return OpaqueOptimizer(
         name=type(optimizer).__name__,
-        update=unreplaced_update,
+        update=stand_for_update,
         state=(),
         constants=options[0].values,
         optimizer=optimizer,

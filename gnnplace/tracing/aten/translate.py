@@ -103,7 +103,7 @@ class Translator:
             kwargs=kwargs,
             results=self._results(node),
             phase=BACKWARD if is_backward else FORWARD,
-            module=module_of(node),
+            module=find_module_path(node),
             view=is_view(target),
             beside=not find_module_stack(node),
         )
@@ -179,7 +179,7 @@ def _no_tensor(node: fx.Node) -> str:
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
 
 
-def module_of(node: fx.Node) -> str | None:
+def find_module_path(node: fx.Node) -> str | None:
     """Return the qualified name in the model of the module whose forward made the node."""
     stack = find_module_stack(node)
     if not stack:

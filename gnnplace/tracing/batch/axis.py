@@ -317,7 +317,7 @@ class _Follower:
                         UNKNOWN, from_batch=op.from_batch, culprit=node, why=NO_REPAIR
                     )
                 self._change(
-                    node, change.operand, change.factor, op.twin_of(change.operand)
+                    node, change.operand, change.factor, op.find_twin(change.operand)
                 )
             except MixesError as error:
                 return State(
@@ -363,7 +363,7 @@ class _Follower:
             if state.is_failure:
                 if op.name in SHAPED:
                     return table.fresh(op)
-                if state.from_batch and shape_of(node) == shape_of(op.twin_of(node)):
+                if state.from_batch and shape_of(node) == shape_of(op.find_twin(node)):
                     raise ChangeError(node, None)
                 return State(
                     state.kind,

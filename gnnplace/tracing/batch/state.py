@@ -206,12 +206,12 @@ class Op:
             MixesError: it cannot be given.
         """
         if self.state(value).from_batch and shape_of(value) == shape_of(
-            self.twin_of(value)
+            self.find_twin(value)
         ):
             raise ChangeError(value, None)
         raise MixesError(why)
 
-    def twin_of(self, value: fx.Node) -> fx.Node:
+    def find_twin(self, value: fx.Node) -> fx.Node:
         """Return an operand of this op in the graph of the whole batch."""
         pairs = zip(flat_nodes(self.node), flat_nodes(self.twin), strict=True)
         return next(twin for operand, twin in pairs if operand is value)

@@ -90,7 +90,7 @@ def picked(op: Op) -> States:
     state = op.state(node)
     if state.kind == SAME and share != full:
         raise UndecidedError("it takes as many rows of a table as there are examples")
-    if (share, full) == (shape_of(node), shape_of(op.twin_of(node))) and len(
+    if (share, full) == (shape_of(node), shape_of(op.find_twin(node))) and len(
         op.shapes
     ) == 1:
         return each(op, state)

@@ -102,10 +102,10 @@ class Attributes:
     """
 
     def __init__(self, root: nn.Module, elsewhere: bool = True) -> None:
-        from gnnplace.tracing.guards.outside_reads import kept_by
+        from gnnplace.tracing.guards.outside_reads import find_keeper
 
         self._root = root
-        self._elsewhere, self._caches = kept_by(root) if elsewhere else ([], [])
+        self._elsewhere, self._caches = find_keeper(root) if elsewhere else ([], [])
         self._left: list[tuple[Any, Any]] = []
         self.changed: tuple[str, ...] = ()
 

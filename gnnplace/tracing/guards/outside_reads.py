@@ -9,7 +9,7 @@ name; an attribute that such code sets itself (a counter) is left to `proof`. Co
 not looked through. O(instructions of that code), once.
 
 Code may keep something there for its next step, such as a table in a dict of the file, in a class
-or behind `functools.lru_cache`. It is found in the same way (`kept_by`), so that a traced run
+or behind `functools.lru_cache`. It is found in the same way (`find_keeper`), so that a traced run
 leaves none of its tensors without numbers in it. Functions of libraries may have such caches where
 their modules have them.
 """
@@ -288,7 +288,7 @@ def outside(roots: Iterable[Any], own: Collection[int]) -> list[Reading]:
     return [slot for slot in code.slots() if _may_change(slot.value)]
 
 
-def kept_by(root: nn.Module) -> tuple[list[tuple[str, Any]], list[Any]]:
+def find_keeper(root: nn.Module) -> tuple[list[tuple[str, Any]], list[Any]]:
     """Return where code of a step may keep something that is no attribute of its modules.
 
     Args:

@@ -46,9 +46,9 @@ from gnnplace.tracing.rules.rule import (
     Axes,
     Case,
     Rule,
-    case_of,
+    count_rows,
+    make_case,
     numbered,
-    rows_in,
     whole,
 )
 from gnnplace.tracing.rules.shapes import SHAPE_RULES, with_groups
@@ -309,7 +309,7 @@ def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     rules = []
     rows = dict[int, int]()
     for call in graph.calls:
-        case = case_of(graph, call, rows)
+        case = make_case(graph, call, rows)
         is_users = isinstance(call.function, UserFunction)
         if is_users:
             rule = _user_rule(graph, case)
@@ -317,7 +317,7 @@ def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
             rule = find_rule(case)
         rules.append(rule)
         for value, axes in zip(call.results, rule.results, strict=True):
-            examples = rows_in(axes)
+            examples = count_rows(axes)
             if examples is not None:
                 rows[value] = examples
     return with_groups(graph, with_batches(graph, rules))

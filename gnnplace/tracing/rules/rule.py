@@ -130,7 +130,7 @@ class Rule:
             return self
 
         def with_fewer_examples(axes: Axes) -> Axes:
-            examples = rows_in(axes)
+            examples = count_rows(axes)
             if examples is None or first_label(axes[0]) != label:
                 return axes
             groups = f"|{examples // parts}"
@@ -347,7 +347,7 @@ def _on_rows(run: Runner, label: str) -> Runner:
     return on_rows
 
 
-def rows_in(axes: Axes) -> int | None:
+def count_rows(axes: Axes) -> int | None:
     """Return the number of examples of which the first axis has rows; None if it has none."""
     row_labels = (
         x for x in labels_of(axes[0] if axes else None) if x.startswith(f"{ROWS}|")
@@ -374,7 +374,7 @@ def whole(case: Case, reason: str = "") -> Rule:
     )
 
 
-def case_of(graph: CallGraph, call: LayerCall, rows: Mapping[int, int]) -> Case:
+def make_case(graph: CallGraph, call: LayerCall, rows: Mapping[int, int]) -> Case:
     """Return a call of a graph with its shapes.
 
     Args:

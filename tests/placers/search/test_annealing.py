@@ -17,13 +17,13 @@ from gnnplace.placers.search.annealing import (
     hottest,
 )
 from gnnplace.placers.search.moves import (
+    find_window,
     move_units,
     neighbourhood,
     passes_none,
-    renewed_order,
+    renew_order,
     shift,
     undo_move,
-    window_of,
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET
@@ -51,7 +51,9 @@ def test_a_shift_stays_topological_and_is_free_only_where_no_sequence_changes(se
     position[order] = np.arange(n)
     source, target, _ = space.problem.graph.edges
     for op in rng.integers(n, size=20):
-        low, high = window_of(space.compiled, neighbourhood(space), order, position, op)
+        low, high = find_window(
+            space.compiled, neighbourhood(space), order, position, op
+        )
         if high <= low:
             continue
         goal = int(rng.integers(low, high + 1))
@@ -70,7 +72,7 @@ def test_a_shift_stays_topological_and_is_free_only_where_no_sequence_changes(se
 def test_a_renewed_order_runs_and_keeps_the_order_among_ready_ops(seed):
     space, rng = drawn(seed)
     device = space.spread(rng.integers(3, size=space.problem.num_units))
-    order = renewed_order(space.compiled, device, space.problem.graph.topological_order)
+    order = renew_order(space.compiled, device, space.problem.graph.topological_order)
     assert sorted(order.tolist()) == list(range(space.problem.num_ops))
     assert np.isfinite(space.simulator.step_time(device, order))
 
@@ -83,7 +85,7 @@ def test_independent_ops_keep_their_order_when_it_is_renewed():
             np.random.default_rng(seed).permutation(space.problem.num_ops).astype(float)
         )
         order = space.sequence(device, [priority])[1]
-        assert renewed_order(space.compiled, device, order).tolist() == order.tolist()
+        assert renew_order(space.compiled, device, order).tolist() == order.tolist()
 
 
 @settings(max_examples=40, deadline=None)

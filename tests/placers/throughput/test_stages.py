@@ -10,8 +10,8 @@ from gnnplace.placers.throughput.load import loads, make_flows
 from gnnplace.placers.throughput.stages import (
     add_unit,
     list_device_sorts,
-    own_load,
     segment_costs,
+    sum_own_load,
     true_largest,
 )
 from gnnplace.problem.cluster import preset
@@ -67,7 +67,7 @@ def test_costs_of_segments_are_loads_of_two_stages(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_stages_of_whole_splits_have_the_true_loads(seed: int) -> None:
-    """``true_largest`` and, where nothing is earlier, ``own_load``."""
+    """``true_largest`` and, where nothing is earlier, ``sum_own_load``."""
     problem = random_problem(seed, uniform=True)
     flows = make_flows(SearchSpace(problem))
     sorts, rng = list_device_sorts(flows), np.random.default_rng(seed)
@@ -75,7 +75,7 @@ def test_stages_of_whole_splits_have_the_true_loads(seed: int) -> None:
     expected = loads(flows, stage)
     assert true_largest(flows, sorts, stage, sorts.of) == pytest.approx(expected.max())
     last = problem.num_devices - 1
-    own = own_load(flows, sorts, stage, last, sorts.of[last])
+    own = sum_own_load(flows, sorts, stage, last, sorts.of[last])
     assert own == pytest.approx(expected[last])
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.stages import cut_layers
 
 
 def decoder(**sizes: int) -> DecoderSizes:
@@ -18,17 +18,17 @@ def decoder(**sizes: int) -> DecoderSizes:
 def test_nanotron_cuts_its_own_example_as_its_engine_does(stages, counts):
     """3072 wide, 28 layers, 131072 words: what nanotron's engine logs of its benchmark's 3B."""
     small = decoder(hidden=3072, layers=28, feed_forward=8192, vocabulary=131072)
-    assert layers_of(small, stages, "cost") == counts
+    assert cut_layers(small, stages, "cost") == counts
 
 
 def test_torchtitan_counts_embedding_and_head_as_layers():
     """Its `generate_llm_fqn_per_model_part` of 32 layers on 4 stages."""
-    assert layers_of(decoder(), 4, "ends") == (8, 9, 8, 7)
+    assert cut_layers(decoder(), 4, "ends") == (8, 9, 8, 7)
 
 
 def test_the_least_largest_stage_gives_the_head_room():
     d = decoder()
-    counts = layers_of(d, 4, "least")
+    counts = cut_layers(d, 4, "least")
     each = d.layer_matrices + d.length * d.queries / 2
     head = d.vocabulary * d.hidden
 
@@ -45,15 +45,15 @@ def test_the_least_largest_stage_gives_the_head_room():
 
 def test_megatron_deepspeed_counts_the_ends_where_that_divides():
     """BLOOM's 70 layers on 12 ranks: six each, with embedding and head as a layer."""
-    assert layers_of(decoder(layers=70), 12, "even") == (5, *[6] * 10, 5)
-    assert layers_of(decoder(layers=7), 3, "even") == (2, 3, 2)
-    assert layers_of(decoder(layers=10), 4, "even") == (2, 3, 3, 2)
-    assert layers_of(decoder(layers=11), 3, "even") == (4, 4, 3)
+    assert cut_layers(decoder(layers=70), 12, "even") == (5, *[6] * 10, 5)
+    assert cut_layers(decoder(layers=7), 3, "even") == (2, 3, 2)
+    assert cut_layers(decoder(layers=10), 4, "even") == (2, 3, 3, 2)
+    assert cut_layers(decoder(layers=11), 3, "even") == (4, 4, 3)
 
 
 def test_numbers_may_be_nothing_and_must_add_up():
-    assert layers_of(decoder(layers=6), 4, (0, 3, 3, 0)) == (0, 3, 3, 0)
+    assert cut_layers(decoder(layers=6), 4, (0, 3, 3, 0)) == (0, 3, 3, 0)
     with pytest.raises(InputError, match="4 numbers, one a stage, whose sum"):
-        layers_of(decoder(layers=6), 4, (1, 1, 1, 1))
+        cut_layers(decoder(layers=6), 4, (1, 1, 1, 1))
     with pytest.raises(InputError, match="6 layers are no multiple of 4 stages"):
-        layers_of(decoder(layers=6), 4, "equal")
+        cut_layers(decoder(layers=6), 4, "equal")

@@ -12,7 +12,13 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn import pyg
 from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder
 from gnnplace.policy.gnn.network import load_gnn
-from gnnplace.policy.gnn.pyg import BothWays, Gine, Gps, batch_of, over_message_passing
+from gnnplace.policy.gnn.pyg import (
+    BothWays,
+    Gine,
+    Gps,
+    make_graph_batch,
+    over_message_passing,
+)
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data.random_families import random_problem
 from tests.policy.gnn.test_encoder import random_graph
@@ -42,7 +48,7 @@ def test_message_passing_gives_what_plain_torch_gives(inputs):
     passing = over_message_passing(plain)
     assert isinstance(passing.layers[0].producers, MessagePassing)
     assert list(passing.state_dict()) == list(plain.state_dict())
-    batch = batch_of(inputs)
+    batch = make_graph_batch(inputs)
     states = [encoder(batch) for encoder in (plain, passing)]
     assert torch.equal(*states)
     weight = torch.randn(states[0].shape, generator=torch.Generator().manual_seed(0))
@@ -58,14 +64,14 @@ def test_message_passing_gives_what_plain_torch_gives(inputs):
 @torch.no_grad()
 def test_graphs_of_a_batch_do_not_see_each_other():
     encoder, graphs = Encoder(6, 8, 2), [random_graph(n, seed=n) for n in (7, 5, 9)]
-    together = encoder(batch_of(graphs))
+    together = encoder(make_graph_batch(graphs))
     alone = torch.cat([encoder(one) for one in graphs])
     assert torch.allclose(together, alone, atol=1e-5)
 
 
 def test_a_batch_numbers_buckets_and_clusters_over_all_graphs():
     graphs = [random_graph(n, seed=n) for n in (7, 5)]
-    batch = batch_of(graphs)
+    batch = make_graph_batch(graphs)
     assert torch.equal(batch.bucket[7:], graphs[1].bucket + NUM_BUCKETS)
     first = graphs[0].clusters.amax(dim=1, keepdim=True) + 1
     assert torch.equal(
@@ -99,23 +105,26 @@ def test_layers_of_others_see_producers_and_consumers_of_their_graph_alone(make,
     )
     other = random_graph(5, seed=4)
     with torch.no_grad():
-        alone, both = encoder(batch_of([chain])), encoder(batch_of([chain, other]))
+        alone, both = (
+            encoder(make_graph_batch([chain])),
+            encoder(make_graph_batch([chain, other])),
+        )
         assert torch.allclose(alone, both[:3], atol=close)
         for end in (0, 2):
             x = chain.x.clone()
             x[end] += 1.0
             assert not torch.allclose(
-                encoder(batch_of([chain._replace(x=x)]))[1], alone[1]
+                encoder(make_graph_batch([chain._replace(x=x)]))[1], alone[1]
             )
 
 
 def test_full_attention_refuses_what_is_too_large(monkeypatch):
     monkeypatch.setattr(pyg, "MOST_ATTENDED", 8)
-    Gps(6, hidden=8)(batch_of([random_graph(8), random_graph(8)]))
+    Gps(6, hidden=8)(make_graph_batch([random_graph(8), random_graph(8)]))
     with pytest.raises(
         InputError, match="a graph of 9 ops, full attention takes at most 8"
     ):
-        Gps(6, hidden=8)(batch_of([random_graph(9)]))
+        Gps(6, hidden=8)(make_graph_batch([random_graph(9)]))
 
 
 def test_layers_leave_no_file_behind(tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_what_a_pass_leaves_is_what_it_says_and_is_allowed(seed):
         assert after.score[0] == pytest.approx(
             space.score(after.device, after.order), rel=1e-9
         )
-        units = passes.space.device_of_units(after.device)
+        units = passes.space.find_unit_devices(after.device)
         np.testing.assert_array_equal(space.spread(units), after.device)
         assert space.problem.unit_allowed[np.arange(len(units)), units].all()
 

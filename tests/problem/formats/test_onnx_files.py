@@ -87,7 +87,7 @@ def subgraphs(node):
         yield from attribute.graphs
 
 
-def weights_of(graph):
+def make_weights(graph):
     return {one.name: one for one in graph.initializer} | {
         one.values.name: one for one in graph.sparse_initializer
     }
@@ -95,7 +95,7 @@ def weights_of(graph):
 
 def captured(graph):
     """Names that a subgraph reads and does not define."""
-    defined = {one.name for one in graph.input} | weights_of(graph).keys()
+    defined = {one.name for one in graph.input} | make_weights(graph).keys()
     names = set()
     for node in graph.node:
         inner = set().union(*map(captured, subgraphs(node)))
@@ -114,7 +114,7 @@ def state_of(graph):
         one.name for one in graph.output
     }
     total = 0
-    for name, weight in weights_of(graph).items():
+    for name, weight in make_weights(graph).items():
         if name in read and isinstance(weight, TensorProto):
             total += size_of_tensor(weight)
         elif name in read:
@@ -129,7 +129,7 @@ def expected_reading(graph):
     """Numbers of the nodes that are ops, and tensors by producer: (bytes or None, consumers)."""
     leaving = {one.name for one in graph.output}
     read = set().union(*(reads(node) for node in graph.node))
-    constants, ops = {*weights_of(graph)}, []
+    constants, ops = {*make_weights(graph)}, []
     for number, node in enumerate(graph.node):
         inputs = [name for name in node.input if name]
         is_prepared = (

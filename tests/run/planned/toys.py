@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.planning.plans import plan_model
-from gnnplace.plans.segments.chains import batch_of
+from gnnplace.plans.segments.chains import count_examples
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.run.planned.trial import alone_step
 from gnnplace.zoo import Workload
@@ -75,7 +75,7 @@ def plan_for(workload, words, count=4, **options):
         cpus(count),
         workload.inputs,
         loss=workload.loss,
-        batch=batch_of(workload),
+        batch=count_examples(workload),
         given=words,
         **options,
     )[0]

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.calls.graph import CallRef, LayerCall, fill
 from gnnplace.tracing.rules.registry import find_rule, rules_of
-from gnnplace.tracing.rules.rule import Case, case_of
+from gnnplace.tracing.rules.rule import Case, make_case
 
 PARTS = 2
 
@@ -115,7 +115,7 @@ def check(function, *tensors, expected=None, examples=None):
             for v, shape in shapes
             if shape and shape[0] == tensors[0].shape[0]
         }
-        rule = find_rule(case_of(graph, call, rows))
+        rule = find_rule(make_case(graph, call, rows))
     order = [int(graph.values[v].name) for v in call.reads]
     for label in rule.extents:
         _check_label(call, rule, [tensors[i] for i in order], label)

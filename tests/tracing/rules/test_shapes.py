@@ -15,7 +15,7 @@ from gnnplace.sharding.captured.layout import (
 )
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.rules.registry import find_rule, rules_of
-from gnnplace.tracing.rules.rule import case_of
+from gnnplace.tracing.rules.rule import make_case
 from tests.tracing.rules.oracle import PartShare, check, traced
 
 TARGET = torch.tensor([1, 4, -100, 2, 0, 3, 4, -100] * 2)
@@ -87,7 +87,7 @@ def test_rows_are_cut_by_examples_and_within_each(function, tensors, labels):
 def test_dropout_of_rows_is_dropout_of_the_whole():
     x = torch.randn(16, 8)
     graph, _ = traced(lambda x: functional.dropout(x, 0.5), x)
-    rule = find_rule(case_of(graph, graph.calls[0], {graph.calls[0].reads[0]: 4}))
+    rule = find_rule(make_case(graph, graph.calls[0], {graph.calls[0].reads[0]: 4}))
     for place in range(2):
         part = x.view(4, 4, 8)[:, 2 * place : 2 * place + 2].reshape(8, 8)
         torch.manual_seed(0)

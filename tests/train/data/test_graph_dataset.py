@@ -13,7 +13,7 @@ from torch_geometric.transforms import BaseTransform, Compose
 from gnnplace.errors import FormatError, InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.network import load_gnn
-from gnnplace.policy.gnn.pyg import batch_of
+from gnnplace.policy.gnn.pyg import make_graph_batch
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data import graph_dataset
 from gnnplace.train.data.captured import open_shipped_store
@@ -77,7 +77,7 @@ def test_on_a_cluster_graphs_are_what_the_policy_encodes(folder):
     inputs = [
         Episodes(SearchSpace(problem), "upward-rank").inputs for problem in problems
     ]
-    for key, value in batch_of(inputs).to_dict().items():
+    for key, value in make_graph_batch(inputs).to_dict().items():
         assert torch.equal(batch[key], value), key
     with torch.no_grad():
         states = policy.encoder(batch)
