@@ -67,7 +67,7 @@ def planned(model: str, arguments: argparse.Namespace) -> object:
 def by_turns(work: Callable[[], object], rounds: int) -> tuple[float, ...]:
     """Processor seconds without the proof, with it, and where it numbers every layer."""
     ways: tuple[AbstractContextManager[Any], ...] = (
-        patch.object(recording, "_proved", lambda *_: Proof()),
+        patch.object(recording, "_prove_recording", lambda *_: Proof()),
         nullcontext(),
         patch.object(recording, "find_omitted_layers", lambda *_: {}),
     )

@@ -209,7 +209,7 @@ def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
         reasons_by_path: dict[tuple[int | str, ...], dict[str, None]] = {}
         branches = set()
         for fault in error.errors(include_url=False):
-            path = _path_in(data, fault)
+            path = _find_fault_path(data, fault)
             reasons_by_path.setdefault(path, {})[_said(fault)] = None
             branches |= {path} if path != fault["loc"] else set()
         for path in branches:  # of a union, the branch that was read furthest says most
@@ -222,7 +222,7 @@ def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
         raise join_faults(FormatError, deepest, source) from None
 
 
-def _path_in(data: object, fault: ErrorDetails) -> tuple[int | str, ...]:
+def _find_fault_path(data: object, fault: ErrorDetails) -> tuple[int | str, ...]:
     """Return where a fault is in a file, without pydantic's names of a union's branches."""
     location = fault["loc"]
     path: list[int | str] = []

@@ -102,7 +102,7 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
         entry = task.cell.problem
         text = entry.model_dump_json()
         changed = _changed(entry, task.folder)
-        problem = _loaded(task.kind, text, task.folder, changed)
+        problem = _load_once(task.kind, text, task.folder, changed)
         if isinstance(problem, GnnplaceError):
             raise problem
         row |= problem.described(entry)
@@ -133,14 +133,14 @@ def exposure_columns(task: CellTask, digest: str) -> Row:
     """
     entry = task.cell.problem
     training_of_placer = training(task.kind, task.cell.placer)
-    graph = _captured_digest(entry.model_dump_json(), task.folder)
+    graph = _find_captured_digest(entry.model_dump_json(), task.folder)
     family = find_row_family(entry.key, entry.labels["family"])
     columns = training_of_placer.make_seen_columns(Exhibit(digest, graph, family))
     return {"graph": graph, **training_of_placer.columns(), **columns}
 
 
 @lru_cache(maxsize=64)
-def _captured_digest(entry: str, folder: str) -> str:
+def _find_captured_digest(entry: str, folder: str) -> str:
     """Return the digest of the captured graph of a suite's entry; empty if it has none."""
     graph = ProblemEntry.model_validate_json(entry).find_captured_graph(Path(folder))
     if graph is None:
@@ -170,7 +170,9 @@ def _changed(entry: ProblemEntry, folder: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | GnnplaceError:
+def _load_once(
+    kind: str, entry: str, folder: str, changed: int
+) -> Loaded | GnnplaceError:
     """Return a problem, loaded once for all its cells in turn, or the error that prevents it."""
     try:
         return load(kind, ProblemEntry.model_validate_json(entry), Path(folder))
@@ -193,7 +195,9 @@ def read_digests(suite: SuiteFile, folder: Path) -> dict[str, str]:
         if entry.file is None and entry.profile is None:
             continue
         changed = _changed(entry, absolute_folder)
-        problem = _loaded(suite.kind, entry.model_dump_json(), absolute_folder, changed)
+        problem = _load_once(
+            suite.kind, entry.model_dump_json(), absolute_folder, changed
+        )
         if not isinstance(problem, GnnplaceError):
             digests[entry.key] = problem.described(entry).get("digest", "")
     return digests

@@ -94,7 +94,7 @@ def make_training(placer: str) -> PlacerTraining:
         elif base in ROSTER:
             return PlacerTraining()
         else:
-            return _declared_training(find_placer(placer)[0].maker())
+            return _find_declared_training(find_placer(placer)[0].maker())
         cards = [read_card(path) for path in folders]
     except GnnplaceError:
         return PlacerTraining(declared=False)
@@ -104,7 +104,7 @@ def make_training(placer: str) -> PlacerTraining:
     )
 
 
-def _declared_training(maker: object) -> PlacerTraining:
+def _find_declared_training(maker: object) -> PlacerTraining:
     """Return the training that a user's placer class declares."""
     folder = getattr(maker, "training_card", UNDECLARED)
     if folder is None:
@@ -119,7 +119,7 @@ def _declared_training(maker: object) -> PlacerTraining:
 
 
 @cache
-def _families_of_specs() -> dict[str, str]:
+def _list_spec_families() -> dict[str, str]:
     """Return the family of every model that data sets are captured from, by the model's name."""
     groups = [group for group in listed().values() if isinstance(group, list)]
     rows = [row for group in groups for row in group if "spec" in row]
@@ -133,7 +133,7 @@ def _families_of_specs() -> dict[str, str]:
 def find_model_family(spec: str) -> str:
     """Return the family of a model as cards name it, such as "bert" for "hf:bert-base-uncased"."""
     name = spec.partition("?")[0]
-    return _families_of_specs().get(name, name.removeprefix("hf:"))
+    return _list_spec_families().get(name, name.removeprefix("hf:"))
 
 
 def find_row_family(problem: str, family: str) -> str:

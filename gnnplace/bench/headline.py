@@ -40,7 +40,10 @@ def headline_grids(rows: Sequence[Row]) -> list[TextTable]:
         return []
     return [
         _short(rows, machines),
-        *(_of_machine(machine_rows, name) for name, machine_rows in machines.items()),
+        *(
+            _make_machine_table(machine_rows, name)
+            for name, machine_rows in machines.items()
+        ),
     ]
 
 
@@ -135,7 +138,7 @@ def _beside(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _of_machine(rows: Sequence[Row], machine: str) -> TextTable:
+def _make_machine_table(rows: Sequence[Row], machine: str) -> TextTable:
     """Return the table of step times of every method and model on a machine."""
     times = _times(rows)
     ratios = _ratios(times)

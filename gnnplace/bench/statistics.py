@@ -82,11 +82,11 @@ def average_nested(
     counts = [
         min(at_once, NESTED_RESAMPLES - k) for k in range(0, NESTED_RESAMPLES, at_once)
     ]
-    means = np.concatenate([_resampled(values, sizes, count, rng) for count in counts])
+    means = np.concatenate([_resample(values, sizes, count, rng) for count in counts])
     return _interval(mean, means, len(groups))
 
 
-def _resampled(
+def _resample(
     values: FloatArray, sizes: LongArray, count: int, rng: np.random.Generator
 ) -> FloatArray:
     """Return the means of ``count`` resamples of groups, and of the values in each.

@@ -265,11 +265,11 @@ def problem_of(row: Row, where: str) -> Problem:
     Raises:
         InputError: There is no such suite of that version, or no such problem in it.
     """
-    entry, folder = _entry_of(row, where)
+    entry, folder = _find_entry(row, where)
     return _problem(entry.model_dump_json(), str(folder))
 
 
-def _entry_of(row: Row, where: str) -> tuple[ProblemEntry, Path]:
+def _find_entry(row: Row, where: str) -> tuple[ProblemEntry, Path]:
     """Return the entry of a row's problem in its suite, and the suite's folder.
 
     Raises:
@@ -322,7 +322,7 @@ def check_row(row: Row, where: str) -> None:
         return
     if "placement" not in row:
         raise InputError(f"{where}: 'placement' is missing; `pack` writes it")
-    entry, folder = _entry_of(row, where)
+    entry, folder = _find_entry(row, where)
     problem = _problem(entry.model_dump_json(), str(folder))
     is_same = digest(problem) == row["digest"]
     if not is_same and not entry.is_computed:

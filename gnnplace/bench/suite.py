@@ -344,7 +344,7 @@ class SuiteFile(Schema):
         return self
 
     @model_validator(mode="after")
-    def _problems_of_kind(self) -> SuiteFile:
+    def _list_problems_of_kind(self) -> SuiteFile:
         for i, problem in enumerate(self.problems):
             if self.kind in (EXECUTE, JOINT) and problem.model is None:
                 raise ValueError(f"problems[{i}]: kind {self.kind} needs models")

@@ -244,12 +244,12 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
             )
             origin = dict(zip((f.key for f in futures), tasks, strict=True))
             for future in done(futures):
-                yield _row_of(future, origin[future.key])
+                yield _make_row(future, origin[future.key])
 
     return run
 
 
-def _row_of(future: Future, task: CellTask) -> Row:
+def _make_row(future: Future, task: CellTask) -> Row:
     """Return a future's row; a cell that took Dask's worker with it is a failure."""
     error = future.exception()
     if error is None:

@@ -237,7 +237,7 @@ def _placed(
     program: Program | None = None,
 ) -> tuple[gnnplace.CaptureOptions, Problem, Result]:
     if args.microbatches == AUTO:
-        best = _chosen_size(args, options, place, correct)
+        best = _choose_size(args, options, place, correct)
         assert best.result is not None
         return best.options, best.problem, best.result
     problem = correct(read_problem_of(args, options, program))
@@ -340,7 +340,7 @@ def read_problem_of(
     return gnnplace.read_or_profile(args.what, args.cluster, options, say)
 
 
-def _chosen_size(
+def _choose_size(
     args: Namespace,
     options: gnnplace.CaptureOptions,
     place: Place,

@@ -173,7 +173,7 @@ def _price_launch_file(
         prices: USD a GPU-hour by kind; None where costs are not asked for.
         tokens: Tokens of a whole run.
     """
-    priced = _priced_launch_file(args)
+    priced = _answer_launch_file(args)
     answer = launch_answer(priced, args.what or args.given, args.cluster)
     if prices is not None and priced.answer.step_time is not None:
         sizes = priced.setting.decoder
@@ -554,11 +554,11 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
 
 def _launch_file_fit(args: Namespace) -> FitAnswer:
     """Return whether the plan of a launch file fits."""
-    priced = _priced_launch_file(args)
+    priced = _answer_launch_file(args)
     return judge_fit(priced.setting, with_priced_schedule(priced.plan, priced.setting))
 
 
-def _priced_launch_file(args: Namespace) -> LaunchAnswer:
+def _answer_launch_file(args: Namespace) -> LaunchAnswer:
     """Return the price of the plan of the given launch file.
 
     Raises:

@@ -64,7 +64,7 @@ class Kernels:
             batch: How many of each run at once; 0: one product.
         """
         self.predict(shapes, batch)
-        predicted = _predicted_products(self.kind)
+        predicted = _predict_products(self.kind)
         return self.rates["products"] * sum(predicted[shape, batch] for shape in shapes)
 
     def predict(self, shapes: Sequence[Shape], batch: float = 0.0) -> None:
@@ -76,7 +76,7 @@ class Kernels:
             shapes: The shapes of the products.
             batch: How many of each run at once; 0: one product.
         """
-        predicted = _predicted_products(self.kind)
+        predicted = _predict_products(self.kind)
         keys = ((shape, batch) for shape in shapes)
         missing = [key for key in dict.fromkeys(keys) if key not in predicted]
         if not missing:
@@ -119,7 +119,7 @@ class Kernels:
 
 
 @cache
-def _predicted_products(kind: str) -> dict[tuple[Shape, float], float]:
+def _predict_products(kind: str) -> dict[tuple[Shape, float], float]:
     """Return the predicted seconds of products of a kind of GPU, as far as they were asked for.
 
     By their shape and by how many run at once; frameworks have them in common.

@@ -79,7 +79,7 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
     ):
         if not fabric_runs:
             continue
-        link_indices = _links_of(cluster, fabric == OWN_BETWEEN)
+        link_indices = _find_links(cluster, fabric == OWN_BETWEEN)
         if not link_indices:
             if fabric == OWN_BETWEEN:
                 position = "between servers"
@@ -97,7 +97,7 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
     return MeasuredCluster(replace(cluster, links=tuple(links)), table, tuple(notes))
 
 
-def _links_of(cluster: Cluster, between: bool) -> list[int]:
+def _find_links(cluster: Cluster, between: bool) -> list[int]:
     """Return the indices of the links inside of servers, or of those between them."""
     slowest = min((link.bandwidth for link in cluster.links), default=0.0)
     alike = all(link.bandwidth == slowest for link in cluster.links)

@@ -259,7 +259,7 @@ def _explain(
                 _quantile(kind, (i + 0.5) / NUM_SAMPLES) for i in range(NUM_SAMPLES)
             ]
             weight = _likelihood(_interpolate(samples, factors, times, step), measured)
-            factor, slowed = _factor_of(kind, step_at, measured)
+            factor, slowed = _find_factor(kind, step_at, measured)
     if measured is None:
         weight = 1.0
     if slowed - step < 0.01 * step:
@@ -309,7 +309,7 @@ def _likelihood(times: FloatArray, measured: float) -> float:
     return float(np.exp(-0.5 * errors**2).mean())
 
 
-def _factor_of(
+def _find_factor(
     kind: CauseKind, step_at: StepAt, measured: float
 ) -> tuple[float | None, float]:
     """Return the factor at which the step takes the measured time, and the step time at it.

@@ -278,7 +278,7 @@ class Contraction:
 
     def _reorder(self, one: int, other: int, first: int, last: int) -> bool:
         """Put all that `one` leads to behind `other`. Return False if another path leads there."""
-        behind = self._reached(one, other, last)
+        behind = self._follow_groups(one, other, last)
         if behind is None:
             return False
         window = [g for g in self._at[first + 1 : last] if g >= 0]
@@ -293,7 +293,7 @@ class Contraction:
             self._position[group] = i
         return True
 
-    def _reached(self, source: int, target: int, last: int) -> set[int] | None:
+    def _follow_groups(self, source: int, target: int, last: int) -> set[int] | None:
         """Return the groups before `last` in the order that `one` leads to.
 
         Returns None if one of them leads to `other`, since a merge would then make a cycle.

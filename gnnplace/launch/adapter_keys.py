@@ -112,7 +112,7 @@ def find_products(modules: Sequence[object]) -> tuple[set[str], list[str]]:
     unread: list[str] = []
     for module in modules:
         if "(" in str(module) or "\\" in str(module):  # a regular expression
-            matched = _products_of_pattern(str(module))
+            matched = _match_products(str(module))
             named |= matched
             if not matched:
                 unread.append(str(module)[:40])
@@ -124,7 +124,7 @@ def find_products(modules: Sequence[object]) -> tuple[set[str], list[str]]:
     return named, unread
 
 
-def _products_of_pattern(pattern: str) -> set[str]:
+def _match_products(pattern: str) -> set[str]:
     """Return the products that a regular expression of names has, such as `(q|k|v|o)_proj`."""
     products: set[str] = set()
     for match in PROJECTIONS.finditer(pattern):

@@ -111,10 +111,10 @@ class Prices:
             InputError: If what is left cannot be priced.
         """
         first = draft_plan(self.chain, self.cluster, plan)
-        previous = _realized(self.chain, self.cluster, first, read_orders(plan))
+        previous = _realize(self.chain, self.cluster, first, read_orders(plan))
         losses = []
-        for line, draft in self._given_up(first, base, ordered):
-            priced = _realized(self.chain, self.cluster, draft)
+        for line, draft in self._list_given_up(first, base, ordered):
+            priced = _realize(self.chain, self.cluster, draft)
             losses.append(_loss(line, previous, priced))
             previous = priced
         chain = self.chain
@@ -125,14 +125,14 @@ class Prices:
                     plan.file, self.model, self.cluster, precision
                 )
             words, _ = make_captured_spec(nearest)
-            priced = _realized(
+            priced = _realize(
                 chain, self.cluster, draft_spec(chain, self.cluster, words)
             )
             losses.append(_loss(line, previous, priced))
             previous = priced
         return losses, previous.step_time
 
-    def _given_up(
+    def _list_given_up(
         self, draft: Draft, base: LaunchPlan, ordered: bool
     ) -> Iterator[tuple[str, Draft]]:
         """Yield drafts that give up, one thing at a time, what no launcher can express.
@@ -191,7 +191,7 @@ class Prices:
         ]
 
 
-def _realized(
+def _realize(
     chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None
 ) -> Priced:
     priced = realized(pricer_of(chain, MeshFabric(cluster), draft.size), draft, orders)

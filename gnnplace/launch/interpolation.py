@@ -88,7 +88,7 @@ class _Resolver:
             match = INNERMOST.search(text)
             if match is None:
                 break
-            value = self._looked_up(match[1].strip(), way)
+            value = self._look_up_value(match[1].strip(), way)
             if isinstance(value, MissingValue) or (
                 isinstance(value, (dict, list)) and match[0] == text
             ):
@@ -105,7 +105,7 @@ class _Resolver:
         except (yaml.YAMLError, ValueError):
             return text
 
-    def _looked_up(self, expression: str, way: tuple[str, ...]) -> FileValue:
+    def _look_up_value(self, expression: str, way: tuple[str, ...]) -> FileValue:
         """Return the value of one `${...}`."""
         name, colon, argument = expression.partition(":")
         if colon and name in OPERATIONS:

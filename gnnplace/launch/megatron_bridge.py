@@ -234,7 +234,7 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
         "ddp.use_distributed_optimizer"
     ]
     overrides["model.expert_tensor_parallel_size"] = str(plan.etp or plan.tp)
-    overrides["mixed_precision"] = _mixed_precision(plan)
+    overrides["mixed_precision"] = _find_mixed_precision(plan)
     if plan.sizes is not None:
         experts = plan.sizes.experts
         overrides |= {
@@ -273,7 +273,7 @@ def _layer_overrides(details: LayerDetails | None) -> dict[str, str]:
     return overrides
 
 
-def _mixed_precision(plan: LaunchPlan) -> str:
+def _find_mixed_precision(plan: LaunchPlan) -> str:
     """Return the recipe of a half type, or its fields if gradients are summed in the other type."""
     half = (plan.precision or "32-true").partition("-")[0]
     if half not in HALVES:
@@ -425,7 +425,7 @@ def read_bridge(
     recipe = _recipe(text, source)
     if recipe is None:
         settings = _overrides(text, source)
-        settings.flags |= _precision_of_overrides(text)
+        settings.flags |= _read_override_precision(text)
         if not any(
             name in settings.flags
             for name in ("tensor-model-parallel-size", "micro-batch-size")
@@ -447,10 +447,10 @@ def read_bridge(
             parse_flag_number(flags, name, source, 1) for name in degrees
         )
         flags["world-size"] = str(replicas * inside)
-    settings.not_priced += _own_effects(flags, settings.lines)
+    settings.not_priced += _list_own_effects(flags, settings.lines)
     own_keys = {*OWN, *OWN_EFFECTS, *ENCODERS, *FUSIONS}
     unknown_keys = [name for name in flags if not (name in own_keys or is_known(name))]
-    flags |= _flags_of_own_keys(flags)
+    flags |= _read_own_keys(flags)
     plan = parse_plan_flags(flags, source, settings.lines)
     notes = list(settings.notes)
     if unknown_keys:
@@ -459,7 +459,7 @@ def read_bridge(
     if plan.sizes is not None:
         tied = is_on(flags, "share-embeddings-and-output-weights")
         plan = replace(plan, sizes=replace(plan.sizes, tied=tied))
-    effects = [replace(e, key=_key_of_flag(e.key)) for e in plan.not_priced]
+    effects = [replace(e, key=_find_flag_key(e.key)) for e in plan.not_priced]
     plan = replace(
         plan,
         notes=(*plan.notes, *notes),
@@ -469,11 +469,11 @@ def read_bridge(
     return check_plan_words(with_header(plan, text, source), source)
 
 
-def _key_of_flag(flag: str) -> str:
+def _find_flag_key(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _flags_of_own_keys(flags: Flags) -> Flags:
+def _read_own_keys(flags: Flags) -> Flags:
     """Return the flags of Megatron-LM that Megatron-Bridge has other keys for."""
     theirs: Flags = {}
     if is_on(flags, "gated-linear-unit"):
@@ -492,14 +492,16 @@ def _flags_of_own_keys(flags: Flags) -> Flags:
     return theirs
 
 
-def _own_effects(flags: Flags, lines: Mapping[str, int | None]) -> Iterator[NotPriced]:
+def _list_own_effects(
+    flags: Flags, lines: Mapping[str, int | None]
+) -> Iterator[NotPriced]:
     """Yield what keys of Megatron-Bridge's own change that no price counts."""
     for name in flags:
         effect = ENCODERS.get(name)
         if effect is None and flags[name].lower() not in OFF:
             effect = OWN_EFFECTS.get(name)
         if effect is not None:
-            yield NotPriced(_key_of_flag(name), effect, lines.get(name))
+            yield NotPriced(_find_flag_key(name), effect, lines.get(name))
 
 
 def _recipe(text: str, source: str) -> tuple[Made, RecipeReader] | None:
@@ -554,8 +556,8 @@ def _recipe_settings(
             unknown += _read_section(
                 section, section_object, settings, fixed_flags, source
             )
-    settings.flags |= _distributed(recipe)
-    settings.flags |= _precision_of_recipe(recipe)
+    settings.flags |= _find_distributed_flags(recipe)
+    settings.flags |= _read_recipe_precision(recipe)
     if unknown:
         settings.notes.append(f"cannot be computed: {', '.join(unknown)}")
     if reader.unread:
@@ -563,7 +565,7 @@ def _recipe_settings(
             f"{' and '.join(reader.unread)}: of another file, which is not read; what they set is "
             "not known"
         )
-    settings.notes += _undecided_notes(reader)
+    settings.notes += _list_undecided(reader)
     model = _checkpoint(recipe.fields.get("model"))
     if model is not None and "num-layers" not in settings.flags:
         settings.notes.append(f"the model is {model}: give it as MODEL")
@@ -600,7 +602,7 @@ def _read_section(
         is_read = section != "optimizer" or is_counted(name) or is_listed(name)
         if key.startswith("_") or not is_read:
             continue
-        text = _text_of(name, value)
+        text = _format_flag_value(name, value)
         if text is not None:
             settings.flags[name] = text
             settings.lines[name] = section_object.lines.get(key)
@@ -623,7 +625,7 @@ def _read_section(
             yield f"{section}.{key}"
 
 
-def _undecided_notes(reader: RecipeReader) -> Iterator[str]:
+def _list_undecided(reader: RecipeReader) -> Iterator[str]:
     """Yield a line for each branch that is not followed and would set what a plan is made of."""
     for branch in reader.undecided:
         names = [x for x in branch.settings if is_counted(x.replace("_", "-"))]
@@ -634,7 +636,7 @@ def _undecided_notes(reader: RecipeReader) -> Iterator[str]:
             yield f"{location}{listed}: depends on {condition}, which is not known"
 
 
-def _text_of(name: str, value: object) -> str | None:
+def _format_flag_value(name: str, value: object) -> str | None:
     """Return a value as a flag's text, or None if it is not known or not said."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -656,10 +658,10 @@ def _text_of(name: str, value: object) -> str | None:
         return None if "?" in layout else layout
     if all(isinstance(x, int) for x in value):
         return str(list(value)).replace(" ", "")
-    return " ".join(_text_of(name, x) or str(x) for x in value)
+    return " ".join(_format_flag_value(name, x) or str(x) for x in value)
 
 
-def _distributed(recipe: Made) -> Flags:
+def _find_distributed_flags(recipe: Made) -> Flags:
     """Return flags of the sharded optimizer and its overlaps, as `validate` sets them.
 
     The distributed optimizer is on if the optimizer or DDP has it. With it, a configuration of
@@ -682,7 +684,7 @@ def _distributed(recipe: Made) -> Flags:
     return flags
 
 
-def _precision_of_recipe(recipe: Made) -> Flags:
+def _read_recipe_precision(recipe: Made) -> Flags:
     """Return the flags of a recipe's mixed precision and of the type of its gradients."""
     precision = recipe.fields.get("mixed_precision", "bf16_mixed")
     if precision is None:
@@ -797,7 +799,7 @@ def _overrides(text: str, source: str) -> _Settings:
     return settings
 
 
-def _precision_of_overrides(text: str) -> Flags:
+def _read_override_precision(text: str) -> Flags:
     """Return the flags of the last mixed precision in a text and of the type of its gradients.
 
     The half type is bf16 where none is named. `None` or `null` has no flags.

@@ -810,7 +810,7 @@ def _recompute(flags: Flags, source: str) -> str:
         lean = NONE
     granularity = flags.get("recompute-granularity", lean)
     if granularity == SELECTIVE:
-        return _recomputed_modules(flags)
+        return _find_recomputed_modules(flags)
     if granularity == NONE:
         return NONE
     if granularity != FULL:
@@ -828,7 +828,7 @@ def _recompute(flags: Flags, source: str) -> str:
     return f"{method}:{count}"
 
 
-def _recomputed_modules(flags: Flags) -> str:
+def _find_recomputed_modules(flags: Flags) -> str:
     """Return the word for modules that are recomputed one by one; attention alone by default."""
     names = re.findall(r"\w+", flags.get("recompute-modules", ATTENTION))
     modules = [name for name in RECOMPUTED_MODULES if name in names]

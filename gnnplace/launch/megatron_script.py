@@ -170,11 +170,11 @@ def read_megatron(
             that only the environment has, or flags contradict each other.
     """
     if re.search(r"(?m)^[ \t]*(MODEL_ARGS|ENV_VARS)\s*:", text):
-        flags = _flags_of_yaml(text, source, values or {})
+        flags = _find_yaml_flags(text, source, values or {})
         run = None
     else:
         run = evaluate(text, source, values)
-        flags = _flags_of_run(run, source)
+        flags = _find_run_flags(run, source)
     if not flags.values:
         raise FormatError(
             f"{source}: has no flag of Megatron-LM, such as --num-layers 32"
@@ -183,7 +183,7 @@ def read_megatron(
     # ms-swift has flags of the same names, and other defaults.
     if flags.swift_command:
         flags.values = megatron_swift.add_defaults(flags.values, text)
-    plan = _checked(_plan_of(flags, run, source), flags, run, source)
+    plan = _checked(_make_plan(flags, run, source), flags, run, source)
     unknown = [name for name in flags.values if not is_known(name)]
     notes = list(flags.notes)
     if flags.swift_command:
@@ -220,7 +220,7 @@ def _with_adapters(plan: LaunchPlan, flags: FlagSet) -> LaunchPlan:
     return replace(plan, lora=lora, not_priced=tuple(entries))
 
 
-def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
+def _make_plan(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     """Return the plan of flags, and of DeepSpeed's JSON where they name one."""
     known_flags = {n: v for n, v in flags.values.items() if n not in flags.missing}
     if is_on(known_flags, "no-pipeline-parallel"):
@@ -228,7 +228,7 @@ def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     plan = _with_hint(known_flags, flags, run, source)
     if "deepspeed-config" not in flags.values:
         return plan
-    text, path, missing = _deepspeed_text(flags, run, source)
+    text, path, missing = _find_deepspeed_text(flags, run, source)
     if missing:
         raise _needs_error(source, {"--deepspeed_config": missing})
     if text is None:
@@ -249,10 +249,10 @@ def _checked(
     try:
         return check_plan_words(plan, source)
     except FormatError as error:
-        raise _hinted(error, flags, run) from None
+        raise _add_hint(error, flags, run) from None
 
 
-def _hinted(error: FormatError, flags: FlagSet, run: ShellRun | None) -> FormatError:
+def _add_hint(error: FormatError, flags: FlagSet, run: ShellRun | None) -> FormatError:
     """Return an error about processes with the flag whose variable says the servers."""
     if "process" not in str(error) or run is None:
         return error
@@ -276,7 +276,7 @@ def _with_hint(
     try:
         return parse_plan_flags(known, source, flags.lines)
     except FormatError as error:
-        raise _hinted(error, flags, run) from None
+        raise _add_hint(error, flags, run) from None
 
 
 def _with_deepspeed(plan: LaunchPlan, engine: LaunchPlan, path: str) -> LaunchPlan:
@@ -308,7 +308,7 @@ def _with_deepspeed(plan: LaunchPlan, engine: LaunchPlan, path: str) -> LaunchPl
     )
 
 
-def _deepspeed_text(
+def _find_deepspeed_text(
     flags: FlagSet, run: ShellRun | None, source: str
 ) -> tuple[str | None, str, tuple[str, ...]]:
     """Return the JSON that a script writes or that stands beside it, its path, what it lacks."""
@@ -324,7 +324,7 @@ def _deepspeed_text(
     return text_beside, path, ()
 
 
-def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
+def _find_run_flags(run: ShellRun, source: str) -> FlagSet:
     """Return the flags of the one command that would start training.
 
     Raises:
@@ -334,9 +334,9 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     training = [command for command in commands if not _is_idle(command)]
     if commands and not training:
         command = commands[0]
-        script = _script_of(command)[1]
+        script = _find_script(command)[1]
         raise FormatError(f"{source}: line {command.line}: {script} runs no training")
-    starts = [(command, _flags_of_command(command, source)) for command in training]
+    starts = [(command, _find_command_flags(command, source)) for command in training]
     starts = [(command, flags) for command, flags in starts if flags.values]
     if not starts:
         return _flags_without_command(run, source)
@@ -374,7 +374,7 @@ def _training(run: ShellRun) -> Iterator[ShellCommand]:
 
 def _has_sign(words: Sequence[Text]) -> bool:
     """Return whether words have a flag of training, or a script of Megatron that may take some."""
-    for word in _opened(words):
+    for word in _open_words(words):
         letters = plain(word) or ""
         match = FLAG.match(letters)
         if match is not None and match[1].replace("_", "-") in SIGN_FLAGS:
@@ -384,14 +384,14 @@ def _has_sign(words: Sequence[Text]) -> bool:
     return False
 
 
-def _opened(words: Iterable[Text]) -> Iterator[Text]:
+def _open_words(words: Iterable[Text]) -> Iterator[Text]:
     """Yield words, each followed by the words of every option of its unknown parts."""
     for word in words:
         yield word
         for part in word:
             if part.unknown is not None:
                 for option in part.unknown.options:
-                    yield from _opened(split_words(option))
+                    yield from _open_words(split_words(option))
 
 
 def _flags_without_command(run: ShellRun, source: str) -> FlagSet:
@@ -421,7 +421,7 @@ def _flags_without_command(run: ShellRun, source: str) -> FlagSet:
     return flags
 
 
-def _script_of(command: ShellCommand) -> tuple[int | None, str]:
+def _find_script(command: ShellCommand) -> tuple[int | None, str]:
     """Return which word of a command is the script or module that it runs, and its name.
 
     The number is None, and the name empty, where there is none.
@@ -439,11 +439,11 @@ def _script_of(command: ShellCommand) -> tuple[int | None, str]:
 
 def _is_idle(command: ShellCommand) -> bool:
     """Return whether a command runs a script that, by its name, runs no training."""
-    script = _script_of(command)[1]
+    script = _find_script(command)[1]
     return bool(IDLE_SCRIPTS.search(script)) and not TRAINERS.search(script)
 
 
-def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
+def _find_command_flags(command: ShellCommand, source: str) -> FlagSet:
     """Return the flags of a command, of its launcher those that say the processes.
 
     Raises:
@@ -459,7 +459,7 @@ def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
             )
         if letters[1] in megatron_swift.TRAINING:
             flags.swift_command = letters[1]
-    start, script = _script_of(command)
+    start, script = _find_script(command)
     if start is not None:
         unlike = UNLIKE_MODELS.search(script)
         if unlike is not None:
@@ -637,7 +637,7 @@ def _needs_error(source: str, needed: Mapping[str, tuple[str, ...]]) -> FormatEr
     )
 
 
-def _flags_of_yaml(text: str, source: str, values: Mapping[str, str]) -> FlagSet:
+def _find_yaml_flags(text: str, source: str, values: Mapping[str, str]) -> FlagSet:
     """Return the flags of `MODEL_ARGS`: lines `--flag: value`.
 
     Raises:

@@ -610,7 +610,7 @@ class RecipeReader:
         if name in module.constants:
             top = _Frame(module, {}, frame.depth + 1)
             return self._value(module.constants[name], top)
-        origin = self._imported(module, name)
+        origin = self._find_import(module, name)
         if origin is not None and origin[1] in origin[0].constants:
             return self._named(origin[1], _Frame(origin[0], {}, frame.depth + 1))
         return Symbol(name)
@@ -867,10 +867,10 @@ class RecipeReader:
         if name not in module.functions:
             original = module.imports.get(name, ("", name))[1]
             if original in BUILTINS or original in INSPECTING:
-                return _of_builtin(original, arguments)
+                return _call_builtin(original, arguments)
             if original in self.known_functions:
                 return self.known_functions[original](*arguments, **keywords)
-            origin = self._imported(module, name)
+            origin = self._find_import(module, name)
         if origin is not None and frame.depth < DEEPEST_CALL:
             function = origin[0].functions.get(origin[1])
             if function is not None:
@@ -893,7 +893,7 @@ class RecipeReader:
         if (takes_recipe or makes_recipe) and not is_noted:
             self.unread.append(function)
 
-    def _imported(
+    def _find_import(
         self,
         module: _Module,
         name: str,
@@ -996,7 +996,7 @@ def _method(
     return value
 
 
-def _of_builtin(
+def _call_builtin(
     name: str,
     arguments: list[object],
 ) -> object:

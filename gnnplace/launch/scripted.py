@@ -79,7 +79,7 @@ class ScriptedSearch:
                 continue
             if plan is None:
                 continue
-            unsupported = _unsupported(plan, launcher)
+            unsupported = _find_unsupported(plan, launcher)
             if unsupported is None:
                 plans.append(plan)
             else:
@@ -160,13 +160,13 @@ def make_scripted_plan(plan: Plan, launcher: str) -> Plan:
     Raises:
         InfeasibleError: If the launcher cannot be told it, with the first thing that is lost.
     """
-    unsupported = _unsupported(plan, launcher)
+    unsupported = _find_unsupported(plan, launcher)
     if unsupported is not None:
         raise InfeasibleError(f"{launcher}: cannot be told the plan: {unsupported}")
     return _with_launcher(plan, launcher, claim="")
 
 
-def _unsupported(plan: Plan, launcher: str) -> str | None:
+def _find_unsupported(plan: Plan, launcher: str) -> str | None:
     """Return the first thing of a plan that a launcher cannot be told, or None."""
     launch_plan, lost_lines = make_launch_plan(plan)
     target = get_launcher(launcher)

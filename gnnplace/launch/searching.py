@@ -335,7 +335,7 @@ class LauncherSearch:
             check_framework(setting, self.modes.with_words(zero=zero))
         except InputError as error:
             return InfeasibleError(f"{launcher}: {error}")
-        reason = self._undivided_batch(launcher, setting)
+        reason = self._find_undivided_batch(launcher, setting)
         if reason:
             return InfeasibleError(f"{launcher}: {reason}")
         free = self.free(launcher)
@@ -364,7 +364,7 @@ class LauncherSearch:
             f"{launcher}: {message}; take more devices, or another launcher"
         )
 
-    def _undivided_batch(self, launcher: str, setting: PricingSetting) -> str:
+    def _find_undivided_batch(self, launcher: str, setting: PricingSetting) -> str:
         """Return why no replicas of a launcher's plans divide the batch, or "" if some do.
 
         The batch that is named instead is the nearest one that all devices as replicas divide, if

@@ -76,7 +76,7 @@ def launcher_plans(
         InputError: If there is no such launcher or framework, or it cannot train the model.
         InfeasibleError: If no launcher can be told a plan that fits.
     """
-    search = _search_of(named, cluster, options, precision)
+    search = _make_searches(named, cluster, options, precision)
     search = replace(search, progress=progress)
     # What a launcher cannot train is a reason beside the others' plans.
     plans: dict[str, list[Plan]] = {}
@@ -90,7 +90,7 @@ def launcher_plans(
                 raise
             entries[name] = AlternativeEntry(reason=str(error))
             continue
-        plans[name] = _plans_of(named, answer, name, options)
+        plans[name] = _make_plans(named, answer, name, options)
         file = plans[name][0].file
         entries[name] = AlternativeEntry(
             step_time=file.step_time, interval=file.interval, feasible=True, plan=file
@@ -142,7 +142,7 @@ def price_words(
         InfeasibleError: If the launcher cannot say the model's sizes.
     """
     assert options.launcher is not None
-    search = _search_of(named, cluster, options, precision)
+    search = _make_searches(named, cluster, options, precision)
     answer = search.price_given(options.launcher, spec)
     setting = answer.setting
     chain = build_named_chain(named.row, setting)
@@ -156,7 +156,7 @@ def price_words(
     return replace(plan, file=plan.file.model_copy(update=words))
 
 
-def _search_of(
+def _make_searches(
     named: NamedModel,
     cluster: Cluster,
     options: SearchOptions,
@@ -265,7 +265,7 @@ def list_launchers(options: SearchOptions) -> tuple[str, ...]:
     return tuple(name for name in names if owners[name] == options.framework)
 
 
-def _plans_of(
+def _make_plans(
     named: NamedModel, answer: LaunchAnswer, launcher: str, options: SearchOptions
 ) -> list[Plan]:
     """Return the plans that a search found for a launcher, the fastest first.

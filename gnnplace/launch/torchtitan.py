@@ -376,7 +376,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         raise InfeasibleError(
             "torchtitan: the sizes of the model are not known; give --model"
         )
-    base = _registered(sizes, plan.details)
+    base = _find_registered(sizes, plan.details)
     family = None if base else find_block_family(sizes, plan.details)
     if sizes.tied and plan.pp > 1:
         raise InfeasibleError(
@@ -404,7 +404,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         )
     model: list[str] = []
     if family is None:
-        needed, body = _known_model(base, plan.details)
+        needed, body = _find_known_model(base, plan.details)
     else:
         base = family.base_of(sizes)
         needed, body = model_imports(family, sizes), config_lines(plan.details)
@@ -428,7 +428,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         *title,
         '"""',
         "",
-        *_sorted_imports(imports),
+        *_sort_imports(imports),
         *model,
         "",
         "",
@@ -437,7 +437,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     return "\n".join(text) + "\n"
 
 
-def _known_model(
+def _find_known_model(
     base: str, details: LayerDetails | None
 ) -> tuple[list[str], list[str]]:
     """Return the imports of a configuration of torchtitan's own, and what must be set besides.
@@ -456,7 +456,7 @@ def _known_model(
     return imports, [loop, f"    norm.eps = {epsilon!r}"]
 
 
-def _registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:
+def _find_registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:
     """Return the function of torchtitan's configuration of a model, or "" if it has none.
 
     A model of the same sizes with other rotary positions or norms is another model.
@@ -489,7 +489,7 @@ def _are_same_layers(details: LayerDetails, registered: LayerDetails) -> bool:
     )
 
 
-def _sorted_imports(imports: Sequence[str]) -> list[str]:
+def _sort_imports(imports: Sequence[str]) -> list[str]:
     """Return statements of imports in order, the standard library's first, then PyTorch's."""
     groups: list[list[str]] = [[], [], []]
     for line in sorted(imports):
@@ -628,7 +628,7 @@ def _read_function(
                 and isinstance(node.args[0], ast.Constant)
             ):
                 flavor = str(node.args[0].value)
-                model = _known_flavor(name, flavor)
+                model = _find_known_flavor(name, flavor)
                 unknown = f"flavor {flavor} of {name}, whose sizes are not known"
                 data["unknown_model"] = "" if model else unknown
                 data["converters"] = _converters(node)
@@ -676,7 +676,7 @@ def _converters(call: ast.Call) -> list[str]:
     return [name for name in (*names, *unknown) if name and name not in ("None", "[]")]
 
 
-def _known_flavor(function: str, flavor: str) -> str | None:
+def _find_known_flavor(function: str, flavor: str) -> str | None:
     """Return the flavor that a function asks for, if the sizes of that model are known."""
     if flavor == FLAVOR:
         return flavor

@@ -551,7 +551,7 @@ def read_model(statements: Sequence[ast.stmt], source: str) -> DecoderSizes | No
             return (
                 _deepseek_sizes(keys)
                 if keys.has(f"{MODEL}.layers")
-                else _sizes_of(keys)
+                else _read_sizes(keys)
             )
     return None
 
@@ -561,7 +561,7 @@ def _assigns_model(statement: ast.Assign) -> bool:
     return isinstance(target, ast.Name) and target.id == MODEL
 
 
-def _sizes_of(keys: Keys) -> DecoderSizes:
+def _read_sizes(keys: Keys) -> DecoderSizes:
     """Return the sizes that the literal says.
 
     Raises:

@@ -294,7 +294,7 @@ def convert_launch_file(
     if plan.cuda_graphs is None and TRAITS[framework].cuda_graphs[0] == "off":
         plan = replace(plan, cuda_graphs="off")
     if plan.sizes is None and model is not None:
-        plan = replace(plan, sizes=_sizes_of_model(model))
+        plan = replace(plan, sizes=_find_model_sizes(model))
     losses = [Loss(remark) for remark in plan.remarks]
     plan = replace(plan, notes=())
     plan, steps = nearest_plan(plan, target)
@@ -317,7 +317,7 @@ def convert_launch_file(
     )
 
 
-def _sizes_of_model(model: str) -> DecoderSizes:
+def _find_model_sizes(model: str) -> DecoderSizes:
     """Return the sizes of a decoder by its name.
 
     Raises:

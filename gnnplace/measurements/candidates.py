@@ -168,7 +168,7 @@ def _variations(
         base = random_units()
     makers: list[tuple[str, Callable[[int], IntArray]]] = [
         ("predicted alike", lambda k: _alike(problem, simulator, base, rng)),
-        ("unbalanced", lambda k: _unbalanced(base, rng, (k + 1) / 8)),
+        ("unbalanced", lambda k: _unbalance(base, rng, (k + 1) / 8)),
         ("many messages", lambda k: _mixed(base, random_units(), rng, 0.5)),
         (
             "mixture",
@@ -178,7 +178,7 @@ def _variations(
         ("random chunks", lambda k: _chunks(problem, rng)),
     ]
     if best is not None:
-        yield from _reordered(problem, best)
+        yield from _list_reordered(problem, best)
     round_ = 0
     while True:
         for name, make in makers:
@@ -191,7 +191,7 @@ def _variations(
         round_ += 1
 
 
-def _reordered(problem: Problem, best: Placement) -> Iterator[Candidate]:
+def _list_reordered(problem: Problem, best: Placement) -> Iterator[Candidate]:
     """Yield the best placement's devices with other orders."""
     graph = problem.graph
     orders = {
@@ -226,23 +226,23 @@ def _alike(
 
     Its measured step shows what the simulator neglects.
     """
-    limit = ALIKE * _completed(problem, simulator, base)
+    limit = ALIKE * _complete_row(problem, simulator, base)
     units = base.copy()
     for _ in range(WALK):
         unit = int(rng.integers(problem.num_units))
         trial = units.copy()
         trial[unit] = rng.choice(np.flatnonzero(problem.unit_allowed[unit]))
-        if _completed(problem, simulator, trial) <= limit:
+        if _complete_row(problem, simulator, trial) <= limit:
             units = trial
     return units
 
 
-def _completed(problem: Problem, simulator: Simulator, units: IntArray) -> float:
+def _complete_row(problem: Problem, simulator: Simulator, units: IntArray) -> float:
     device = units[problem.unit_of].astype(np.int32)
     return simulator.step_time(device, simulator.complete(device))
 
 
-def _unbalanced(base: IntArray, rng: np.random.Generator, share: float) -> IntArray:
+def _unbalance(base: IntArray, rng: np.random.Generator, share: float) -> IntArray:
     """Return a share of all units moved to the device of one of them."""
     is_moved = rng.random(len(base)) < share
     return np.where(is_moved, base[int(rng.integers(len(base)))], base).astype(np.int32)

@@ -229,7 +229,9 @@ class Posterior:
 
     def predict(self, placements: Sequence[Placement]) -> tuple[FloatArray, FloatArray]:
         """Log seconds of a step and their standard deviations. [p], [p]"""
-        plain = np.array([self._simulated(placement) for placement in placements])
+        plain = np.array(
+            [self._simulate_candidate(placement) for placement in placements]
+        )
         if not self.observed:
             return plain, np.full(len(plain), self._scale)
         from scipy.linalg import cho_solve
@@ -294,11 +296,11 @@ class Posterior:
             if failed:
                 above = np.log(FAILURE)
             else:
-                above = next(seconds) - self._simulated(entry.placement)
+                above = next(seconds) - self._simulate_candidate(entry.placement)
             residuals.append(float(above))
         return np.array(residuals)
 
-    def _simulated(self, placement: Placement) -> float:
+    def _simulate_candidate(self, placement: Placement) -> float:
         return float(
             np.log(Forward(self.ops.problem, placement).seconds(self.calibration))
         )

@@ -169,7 +169,7 @@ class MeasurementStore:
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
             times = _step_times(connection, [row.id for row in rows])
-        return [_stored(row, times[row.id]) for row in rows]
+        return [_store_sample(row, times[row.id]) for row in rows]
 
     def steps(self, run: str) -> list[StepRecord]:
         """Return the steps of a run, in order."""
@@ -183,7 +183,7 @@ class MeasurementStore:
         Raises:
             InputError: there is no such problem.
         """
-        return self._packed(
+        return self._pack_sample(
             select(PROBLEMS.c.data).where(PROBLEMS.c.digest == digest), digest
         )
 
@@ -193,9 +193,9 @@ class MeasurementStore:
         Raises:
             InputError: there is no such run.
         """
-        return self._packed(select(RUNS.c.placement).where(RUNS.c.id == run), run)
+        return self._pack_sample(select(RUNS.c.placement).where(RUNS.c.id == run), run)
 
-    def _packed(self, query: Select[Any], key: str) -> object:
+    def _pack_sample(self, query: Select[Any], key: str) -> object:
         with self._database.reading() as connection:
             data = connection.execute(query).scalar_one_or_none()
         if data is None:
@@ -292,7 +292,7 @@ def _step_times(
     return times
 
 
-def _stored(row: Row[Any], times: list[tuple[float, float, bool]]) -> StoredRun:
+def _store_sample(row: Row[Any], times: list[tuple[float, float, bool]]) -> StoredRun:
     (wall, virtual), (least_wall, least_virtual) = medians(times), fastest(times)
     outcome = Outcome(row.status, row.error, row.verified, row.bitwise, row.ended)
     return StoredRun(

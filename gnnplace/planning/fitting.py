@@ -141,7 +141,7 @@ def _slack_source(framework: Framework) -> str:
     )
 
 
-def _terms_of(setting: PricingSetting, spec: PlanSpec) -> FitTerms:
+def _make_sized_terms(setting: PricingSetting, spec: PlanSpec) -> FitTerms:
     """Return the terms of a plan that is priced by sizes."""
     framework = setting.framework
     decoder = setting.decoder
@@ -212,8 +212,8 @@ def judge_fit(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
     priced = price_spec(setting, spec)
     answer = make_plan_answer(setting, priced)
     parts = fullest_parts(priced)
-    fitted = FitAnswer(spec, _terms_of(setting, spec), answer, parts)
-    return _with_changes(fitted, _priced_changes(setting, spec))
+    fitted = FitAnswer(spec, _make_sized_terms(setting, spec), answer, parts)
+    return _with_changes(fitted, _price_changes(setting, spec))
 
 
 def _with_changes(
@@ -271,12 +271,12 @@ def _fit_captured(
         peak=priced.fullest.total,
         fits=priced.file.fits,
     )
-    terms = _captured_terms(chain, priced)
+    terms = _make_captured_terms(chain, priced)
     fitted = FitAnswer(spec, terms, answer, priced.fullest, job=job)
-    return _with_changes(fitted, _captured_changes(chain, cluster, spec))
+    return _with_changes(fitted, _price_captured_changes(chain, cluster, spec))
 
 
-def _captured_terms(chain: Chain, priced: Plan) -> FitTerms:
+def _make_captured_terms(chain: Chain, priced: Plan) -> FitTerms:
     """Return the terms of a plan of a captured model."""
     tokens = priced.file.tokens
     if chain.framework is None:
@@ -327,7 +327,7 @@ def _spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSp
     return PlanSpec(dp=num_devices, zero=zero, microbatch_size=1, recompute="full")
 
 
-def _captured_changes(
+def _price_captured_changes(
     chain: Chain, cluster: Cluster, spec: PlanSpec
 ) -> Iterator[tuple[FitChange, bool]]:
     """Yield the single changes of a captured model's plan, and whether it fits with them."""
@@ -352,7 +352,7 @@ def _preference(change: FitChange) -> tuple[int, float]:
     return KINDS.index(change.kind), change.step_time
 
 
-def _priced_changes(
+def _price_changes(
     setting: PricingSetting, spec: PlanSpec
 ) -> Iterator[tuple[FitChange, bool]]:
     """Yield the single changes of a plan that can be, and whether it fits with them."""

@@ -356,7 +356,7 @@ def plan_model(
         accept_other_loss=accept_other_loss,
         imbalance=imbalance,
     )
-    named = _named_model(question, devices, options)
+    named = _find_planned_model(question, devices, options)
     chain = None
     if named is not None and not (options.runnable or limits or imbalance != 1.0):
         chain = find_named_chain(named, devices)
@@ -376,7 +376,7 @@ def plan_model(
     if chain is None:
         chain = _captured(job, devices, question, progress)
     if options.launcher is not None:
-        plans = _scripted(chain, devices, question, options)
+        plans = _plan_for_script(chain, devices, question, options)
         return [_joint(plan, cluster, question.job) for plan in plans]
     if question.given is not None:
         priced = _price_given(chain, devices, question, is_named=is_named)
@@ -401,7 +401,7 @@ def plan_model(
     return [_joint(plan, cluster, question.job) for plan in (best, *slower)]
 
 
-def _named_model(
+def _find_planned_model(
     question: PlanQuestion, cluster: Cluster, options: SearchOptions
 ) -> NamedModel | None:
     """Return the model of the catalogue that is planned, or one's own by its sizes; else None.
@@ -469,7 +469,7 @@ def _is_scripted(options: SearchOptions) -> bool:
     return options.launcher in SCRIPTS and words == (None,) * 4 and not has_others
 
 
-def _scripted(
+def _plan_for_script(
     chain: Chain, cluster: Cluster, question: PlanQuestion, options: SearchOptions
 ) -> list[Plan]:
     """Search or price plans of a captured model for a launcher whose script makes the model.

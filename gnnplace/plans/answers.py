@@ -179,7 +179,7 @@ def plan_of(
         source="captured" if chain.framework is None else chain.source.basis,
         recognised=None
         if chain.recognition is None
-        else _recognised_entry(chain.recognition),
+        else _make_recognised_entry(chain.recognition),
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
         stages=[
@@ -220,7 +220,7 @@ def plan_of(
     )
 
 
-def _recognised_entry(recognition: Recognition) -> RecognisedEntry:
+def _make_recognised_entry(recognition: Recognition) -> RecognisedEntry:
     """Return what of a captured model's step is recognised, as a plan's file says it."""
     return RecognisedEntry(
         share=recognition.share,
@@ -392,7 +392,7 @@ def _parts(priced: Priced) -> dict[str, float]:
     busiest: dict[str, float] = {}
     most_seconds = -1.0
     for rank in range(len(priced.chunks)):
-        parts = _parts_of_rank(priced, rank)
+        parts = _sum_rank_parts(priced, rank)
         seconds = sum(parts.values())
         if seconds > most_seconds:
             busiest = parts
@@ -403,7 +403,7 @@ def _parts(priced: Priced) -> dict[str, float]:
     return {**busiest, "update": busiest["update"] + step_seconds, "bubble": bubble}
 
 
-def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
+def _sum_rank_parts(priced: Priced, rank: int) -> dict[str, float]:
     """Return the seconds that one rank is busy by what they are spent on."""
     microbatch = 0.0
     recomputed = 0.0

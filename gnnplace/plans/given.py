@@ -473,7 +473,7 @@ def read_orders(plan: Plan) -> Orders | None:
     return rows
 
 
-def _mesh_of_entry(cluster: Cluster, entry: StageEntry, place: str) -> Mesh:
+def _read_mesh(cluster: Cluster, entry: StageEntry, place: str) -> Mesh:
     """Return the mesh of a stage of a plan's file.
 
     Args:
@@ -495,7 +495,7 @@ def _mesh_of_entry(cluster: Cluster, entry: StageEntry, place: str) -> Mesh:
     return Mesh.over(devices[0], len(entry.rows), entry.axes)
 
 
-def _stage_of_entry(
+def _read_stage(
     entry: StageEntry,
     mesh: Mesh,
     segments: range,
@@ -546,7 +546,7 @@ def draft_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     begin = 0
     for number, entry in enumerate(file.stages):
         place = f"plan: stages[{number}]"
-        mesh = _mesh_of_entry(cluster, entry, place)
+        mesh = _read_mesh(cluster, entry, place)
         # The stage's calls are those of the segments that follow the stage before.
         segments = sorted({first_of.get(name, -1) for name in entry.members})
         if not segments or segments != list(range(begin, begin + len(segments))):
@@ -555,7 +555,7 @@ def draft_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
                 "a plan for this model"
             )
         last = begin + len(segments)
-        stages.append(_stage_of_entry(entry, mesh, range(begin, last), by_name, labels))
+        stages.append(_read_stage(entry, mesh, range(begin, last), by_name, labels))
         begin = last
     if begin != len(chain):
         raise MismatchError(

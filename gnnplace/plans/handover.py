@@ -63,7 +63,7 @@ def find_op_placement(
         budget: Seconds of the search for plans; op placement takes a fifth, from `LEAST` to
             `SECONDS`.
     """
-    if not _asked(plan, chain, cluster) or any_local(cluster):
+    if not _may_beat_plan(plan, chain, cluster) or any_local(cluster):
         return None
     try:
         sized = job.model
@@ -105,7 +105,7 @@ def find_op_placement(
     return OpPlacement(step_time=placed.step_time, command=command)
 
 
-def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
+def _may_beat_plan(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
     """Return whether a placement of single ops may beat the plan.
 
     It may if the batch is one micro-batch on few devices and devices differ or calls branch.

@@ -114,7 +114,7 @@ def check_cluster(file: PlanFile, source: str) -> None:
             f"{kind}:{k}" for kind in kinds for k in range(int(local[2] or MOST_LOCAL))
         }
     else:
-        device_names = set(_cluster_of(file, source).device_index)
+        device_names = set(_load_plan_cluster(file, source).device_index)
     for k, stage in enumerate(file.stages):
         for name in stage.device_names:
             if name not in device_names:
@@ -123,7 +123,7 @@ def check_cluster(file: PlanFile, source: str) -> None:
                 )
 
 
-def _cluster_of(file: PlanFile, source: str) -> Cluster:
+def _load_plan_cluster(file: PlanFile, source: str) -> Cluster:
     """Load the cluster of a plan's name, or of the file that the plan names.
 
     Raises:

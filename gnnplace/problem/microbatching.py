@@ -112,7 +112,7 @@ class _Copies:
     def _take(self, values: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(values[i] for i in self.origin)
 
-    def _suffixed(self, name: str, share: int) -> str:
+    def _add_suffix(self, name: str, share: int) -> str:
         if share < 0:
             return name
         return f"{name}#{share}"
@@ -129,14 +129,14 @@ class _Copies:
     def _members(self) -> tuple[tuple[str, ...], ...]:
         members = self.source.members
         return tuple(
-            tuple(self._suffixed(name, share) for name in members[i])
+            tuple(self._add_suffix(name, share) for name in members[i])
             for i, share in zip(self.origin, self.share, strict=True)
         )
 
     def _graph(self, scale: int) -> ComputationGraph:
         old = self.source.graph
         names = [
-            self._suffixed(old.names[i], share)
+            self._add_suffix(old.names[i], share)
             for i, share in zip(self.origin, self.share, strict=True)
         ]
         cut = np.flatnonzero(~self.single[old.producer])

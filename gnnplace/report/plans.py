@@ -269,7 +269,7 @@ def stage_lines(file: PlanFile) -> list[str]:
     """
     lines = _folded(file, [_alike(stage) for stage in file.stages])
     if len(lines) > STAGE_LINES:
-        lines = _folded(file, [_meshed(stage) for stage in file.stages])
+        lines = _folded(file, [_make_mesh_key(stage) for stage in file.stages])
     return lines
 
 
@@ -314,10 +314,10 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
 def _alike(stage: StageEntry) -> object:
     """Return a key that is equal for stages that differ by numbers in names alone."""
     members = tuple(re.sub(r"[0-9]+", "", name) for name in stage.members)
-    return members, _meshed(stage)
+    return members, _make_mesh_key(stage)
 
 
-def _meshed(stage: StageEntry) -> object:
+def _make_mesh_key(stage: StageEntry) -> object:
     """Return a key that is equal for stages of the same mesh, split and recomputation."""
     ends = [bool(layer_of(module)) for module in stage.modules]
     return (
@@ -404,7 +404,7 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
         )
     counters: dict[str, Counter[str]] = {}
     for block in blocks.values():
-        for part, words in _said_of(block).items():
+        for part, words in _format_block_words(block).items():
             counters.setdefault(part, Counter())[words] += 1
     if stage.borders[axis] == "tokens":
         between = " with sequence parallelism"
@@ -425,7 +425,7 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
     return ""
 
 
-def _said_of(block: Mapping[str, str]) -> dict[str, str]:
+def _format_block_words(block: Mapping[str, str]) -> dict[str, str]:
     """Return the words for the parts of a block of calls and weights (`.w`)."""
     cut = [
         call for call, word in block.items() if call.endswith(".w") and word != WHOLE

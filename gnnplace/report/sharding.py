@@ -86,7 +86,7 @@ def split_answer(
     if split is None:
         sections += [Lines([head]), _choice_table(problem, result)]
     else:
-        sections += _sections_of_layers(split)
+        sections += _describe_layer_split(split)
     search = f"searched for {result.seconds:.3f} s, {proof(result, goal)}"
     title = f"{problem.name} on {problem.devices} devices"
     return Answer(
@@ -155,7 +155,7 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
     return [line]
 
 
-def _sections_of_layers(split: LayerSplit) -> list[Section]:
+def _describe_layer_split(split: LayerSplit) -> list[Section]:
     """Describe the split of a model's layers, and data parallelism beside it."""
     mesh = " x ".join(str(n) for n in split.mesh)
     best, parallel = split.predicted, split.data_parallel

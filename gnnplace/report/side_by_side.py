@@ -51,7 +51,7 @@ def launcher_sections(plan: Plan) -> list[Section]:
     alternatives = plan.file.alternatives
     if len(alternatives) < 2:
         return []
-    lines = [*_reasons(plan.file), *_unfinished_lines(plan), CONVENTION]
+    lines = [*_reasons(plan.file), *_list_unfinished(plan), CONVENTION]
     return [_launcher_table(plan.file), Lines([f"  {line}" for line in lines])]
 
 
@@ -76,7 +76,7 @@ def side_by_side_lines(plan: Plan) -> list[str]:
 def _launcher_table(file: PlanFile) -> TextTable:
     """Describe each launcher's fastest plan; a terminal has its words below its figures."""
     rows = [
-        [name, *_figures(entry.plan), _words_of(entry.plan)]
+        [name, *_figures(entry.plan), _format_plan_words(entry.plan)]
         for name, entry in file.alternatives.items()
         if entry.plan is not None
     ]
@@ -88,7 +88,7 @@ def _launcher_table(file: PlanFile) -> TextTable:
     return replace(table, boxed=False, below=True)
 
 
-def _words_of(file: PlanFile) -> str:
+def _format_plan_words(file: PlanFile) -> str:
     """Return a plan in few words; that of our own runner for a capture as its meshes."""
     if file.words is not None:
         return short_words(file.words)
@@ -118,7 +118,7 @@ def _figures(file: PlanFile) -> list[str]:
     ]
 
 
-def _unfinished_lines(plan: Plan) -> Iterator[str]:
+def _list_unfinished(plan: Plan) -> Iterator[str]:
     """Yield a line for each launcher whose search ended before its bound was reached."""
     for name, entry in plan.file.alternatives.items():
         file = entry.plan

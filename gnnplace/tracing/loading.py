@@ -74,14 +74,14 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
     prefix, colon, name = path.partition(":")
     if colon and prefix == HUGGING_FACE:
         batch = _share(options.pop("batch", TRANSFORMERS_BATCH), share, spec)
-        return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
+        return _call_seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
     if not colon or prefix == ZOO:
         name = name if colon else path
         if name not in zoo.names() and not colon:
             if find_model(name) is None:
                 raise InputError(_unknown(path, spec))
             batch = _share(options.pop("batch", TRANSFORMERS_BATCH), share, spec)
-            return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
+            return _call_seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
         batch = options.pop("batch", zoo.default_batch(name))
         return zoo.build(name, batch=_share(batch, share, spec), **options)
     return _from_callable(prefix, name, options, share, spec)
@@ -120,7 +120,7 @@ def _from_callable(
         raise InputError(f"model {spec!r}: {name}: {error}") from None
     try:
         with importable(module):
-            result = _seeded(lambda: function(**options))
+            result = _call_seeded(lambda: function(**options))
     except (Exception, SystemExit) as error:
         raise InputError(f"model {spec!r}: {name} failed: {said(error)}") from error
     workload = _workload(result, spec)
@@ -160,7 +160,7 @@ def _default_batch(
 ResultT = TypeVar("ResultT")
 
 
-def _seeded(function: Callable[[], ResultT]) -> ResultT:
+def _call_seeded(function: Callable[[], ResultT]) -> ResultT:
     """Call a function with one seed, so that random parameters are the same in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -260,7 +260,7 @@ def arguments(
     if loss is None:
         extra = 0
     else:
-        extra = min(max(0, _required(loss) - 1), len(args))
+        extra = min(max(0, _count_required(loss) - 1), len(args))
     # First without the targets of the loss; else the model takes them too.
     if extra:
         candidates = [(args[: len(args) - extra], args[len(args) - extra :])]
@@ -273,7 +273,7 @@ def arguments(
             return Arguments(*call, last_inputs)
     batch: Any = kwargs if not args else args[0]
     if len(args) + bool(kwargs) == 1 and isinstance(batch, Mapping):
-        call_by_name = _of_dict(model, loss, batch)
+        call_by_name = _find_dict_call(model, loss, batch)
         if call_by_name is not None:
             return call_by_name
     raise InputError(_refusal(model, args, kwargs))
@@ -298,7 +298,7 @@ def _taken(
     return None
 
 
-def _of_dict(
+def _find_dict_call(
     model: nn.Module, loss: Loss, kwargs: Mapping[str, Any]
 ) -> Arguments | None:
     """Return the call of which `forward` takes some entries of a dict and the loss the others.
@@ -312,7 +312,7 @@ def _of_dict(
     if loss is None:
         num_targets = 0
     else:
-        num_targets = _required(loss) - 1
+        num_targets = _count_required(loss) - 1
     fits = loss is not None and num_targets == len(targets)
     if model_entries and fits and _binds(model, (), model_entries):
         return Arguments((), model_entries, targets)
@@ -336,7 +336,7 @@ def _names(model: nn.Module) -> list[str]:
     return list(inspect.signature(model.forward).parameters)
 
 
-def _required(function: Callable[..., Any]) -> int:
+def _count_required(function: Callable[..., Any]) -> int:
     """Return the number of arguments that a loss has to be given."""
     if isinstance(function, nn.Module):
         target = function.forward

@@ -329,16 +329,16 @@ class MeasuredTuning(Evolution):
         members = (candidates / self.spread.numpy()).astype(np.float32)
         rollouts = self.rollouts(sample)
         if self.part == "refiner":
-            choose = self._refined
+            choose = self._refine
         else:
-            choose = self._decoded
+            choose = self._decode_candidates
         placements = [
             self._placement(rollouts, decoded) for decoded in choose(rollouts, members)
         ]
         mean, _ = self.posterior.predict(placements)
         return np.asarray(mean - mean[0])
 
-    def _refined(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
+    def _refine(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
         """Return the best decode after passes with each candidate."""
         ranked = rollouts.greedy()
         passes = RefiningPasses(rollouts)
@@ -349,7 +349,9 @@ class MeasuredTuning(Evolution):
             refined.append(passes.best(ranked))
         return refined
 
-    def _decoded(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
+    def _decode_candidates(
+        self, rollouts: Rollouts, members: SingleArray
+    ) -> list[Decoded]:
         """Return the best decode of each candidate."""
         decodes = []
         for weights in members:
@@ -367,8 +369,8 @@ class MeasuredTuning(Evolution):
         """Keep the better policy, the placement and the measurements; say how good they are."""
         if not self.posterior.succeeded:
             return
-        current = self._believed(self.average)
-        best = self._believed(self.kept)
+        current = self._believe(self.average)
+        best = self._believe(self.kept)
         if current < best:
             self.kept.load_state_dict(self.average.state_dict())
         self.log("policy/believed_ms", 1e3 * min(current, best), prog_bar=True)
@@ -386,7 +388,7 @@ class MeasuredTuning(Evolution):
         """Return whether a placement ran, after which each round exports the better policy."""
         return bool(self.posterior.succeeded)
 
-    def _believed(self, policy: PlacementPolicy) -> float:
+    def _believe(self, policy: PlacementPolicy) -> float:
         """Return the believed seconds of what a policy places first.
 
         It is the geometric mean over the problems.

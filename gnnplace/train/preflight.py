@@ -272,7 +272,7 @@ def _merge(
             if not isinstance(current, dict):
                 current = {}
             if "class_path" in value:
-                current = _of_class(current, value["class_path"])
+                current = _make_class_section(current, value["class_path"])
             target[key] = current
             _merge(recipe, current, value, key_path, file)
         elif appends and isinstance(value, list) and isinstance(target.get(key), list):
@@ -281,7 +281,7 @@ def _merge(
             target[key] = value
 
 
-def _of_class(section: dict[str, Any], class_path: object) -> dict[str, Any]:
+def _make_class_section(section: dict[str, Any], class_path: object) -> dict[str, Any]:
     """Return the section of a class, without arguments that another class had there."""
     if section.get("class_path") in (None, class_path):
         return section
@@ -311,7 +311,7 @@ def _add_option(
         target[last] = _named_class(target.get(last), value, is_list=appends)
         return
     if last == "class_path":
-        fresh = _of_class(dict(target), value)
+        fresh = _make_class_section(dict(target), value)
         target.clear()
         target.update(fresh)
     if _is_class(target, path) and last not in CLASS_KEYS:
@@ -338,7 +338,9 @@ def _named_class(current: object, class_path: str, *, is_list: bool) -> object:
         else:
             items = []
         return [*items, {"class_path": class_path}]
-    section = _of_class(current if isinstance(current, dict) else {}, class_path)
+    section = _make_class_section(
+        current if isinstance(current, dict) else {}, class_path
+    )
     section["class_path"] = class_path
     return section
 
@@ -438,7 +440,7 @@ def _class_named(
     for module in modules:
         names |= {
             class_name: f"{module}.{class_name}"
-            for class_name in _classes_of(module, path)
+            for class_name in _list_classes(module, path)
         }
     if name in names:
         match = find_class(names[name])
@@ -476,7 +478,7 @@ def _short(module: str) -> str:
     return f"module {module.rpartition('.')[2]!r}"
 
 
-def _classes_of(module: str, path: KeyPath) -> list[str]:
+def _list_classes(module: str, path: KeyPath) -> list[str]:
     """Return the names of the classes of a module that fit a section."""
     match = find_class(f"{module}.__no_such_name__")
     if isinstance(match, Missing):
@@ -619,7 +621,7 @@ def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
         return ""
     if _fits(parameter.annotation, value, is_text):
         return ""
-    kinds = [_kind_of(option) for option in _options(parameter.annotation)]
+    kinds = [_find_kind_of_type(option) for option in _options(parameter.annotation)]
     wanted = " or ".join(dict.fromkeys(WORDS[kind] for kind in kinds if kind != "None"))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if "list" in kinds and (is_number or isinstance(value, str)):
@@ -627,7 +629,11 @@ def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
         return f"must be {wanted}, in brackets: [{inside}]"
     items = value if isinstance(value, list) else []
     for option in _options(parameter.annotation):
-        if _kind_of(option) == "list" and items and isinstance(option, ast.Subscript):
+        if (
+            _find_kind_of_type(option) == "list"
+            and items
+            and isinstance(option, ast.Subscript)
+        ):
             return f"must be {_list_words(option)}"
     return f"must be {wanted}"
 
@@ -676,7 +682,7 @@ def _last(node: ast.expr) -> str:
     return ast.unparse(node).rpartition(".")[2]
 
 
-def _kind_of(annotation: ast.expr) -> str:
+def _find_kind_of_type(annotation: ast.expr) -> str:
     """Return the kind of a type that is compared with values: a key of `WORDS`; else "any"."""
     if isinstance(annotation, ast.Constant) and annotation.value is None:
         return "None"
@@ -696,7 +702,7 @@ def _fits(annotation: ast.expr, value: object, is_text: bool) -> bool:
 
 
 def _fits_one(annotation: ast.expr, value: object, is_text: bool) -> bool:
-    kind = _kind_of(annotation)
+    kind = _find_kind_of_type(annotation)
     is_bool = isinstance(value, bool)
     if kind == "any":
         return True

@@ -87,7 +87,7 @@ def hugging_face(
     except Exception as error:
         # Models of transformers check few of their fields and may raise anything.
         raise InputError(
-            f"hf:{name}: transformers makes no model of it: {_reason_for(name, config, error)}"
+            f"hf:{name}: transformers makes no model of it: {_find_reason(name, config, error)}"
         ) from None
     if _file(name) is None:
         called = name
@@ -105,7 +105,7 @@ def _null_sizes(fields: Mapping[str, Any], path: str = "") -> Iterator[str]:
             yield f"{path}{key}"
 
 
-def _reason_for(name: str, config: PreTrainedConfig, error: Exception) -> str:
+def _find_reason(name: str, config: PreTrainedConfig, error: Exception) -> str:
     """Return why transformers makes no model of a configuration, null fields by their names."""
     if "NoneType" not in str(error) or not isinstance(
         error, TypeError | AttributeError

@@ -52,11 +52,11 @@ def add_targets(
     """
     name = type(model).__name__
     accepted = inspect.signature(model.forward).parameters
-    targets = _targets_of_examples(name, inputs, config, random)
+    targets = _make_example_targets(name, inputs, config, random)
     if targets is None:
-        targets = _targets_of_positions(name, inputs, config, random)
+        targets = _make_position_targets(name, inputs, config, random)
     if targets is None and "labels" in accepted and "input_ids" in inputs:
-        targets = _targets_of_language(name, inputs["input_ids"], accepted, random)
+        targets = _make_language_targets(name, inputs["input_ids"], accepted, random)
     learns = ("For" in name or "Heads" in name) and not name.endswith(WITHOUT_LOSS)
     if targets is None and learns and "labels" not in inputs:
         raise AttributeError(f"no targets are known that {name} learns from")
@@ -67,7 +67,7 @@ def add_targets(
     _check_complete(name, accepted.values(), inputs)
 
 
-def _targets_of_examples(
+def _make_example_targets(
     name: str, inputs: dict[str, Any], config: PretrainedConfig, random: torch.Generator
 ) -> dict[str, Any] | None:
     """Return one target an example; None for a head that learns otherwise."""
@@ -90,7 +90,7 @@ def _targets_of_examples(
     return None
 
 
-def _targets_of_positions(
+def _make_position_targets(
     name: str, inputs: dict[str, Any], config: PretrainedConfig, random: torch.Generator
 ) -> dict[str, Any] | None:
     """Return a class for each token or pixel; None for a head that learns otherwise."""
@@ -107,7 +107,7 @@ def _targets_of_positions(
     return None
 
 
-def _targets_of_language(
+def _make_language_targets(
     name: str, words: torch.Tensor, accepted: Mapping[str, Any], random: torch.Generator
 ) -> dict[str, Any] | None:
     """Return the words themselves, and whether sentences follow; None for another head."""

@@ -153,9 +153,7 @@ def test_the_policy_is_changed_and_saved_with_placement_and_table(run):
 
 def test_a_worse_policy_is_not_kept(run):
     _, _, module = run
-    assert module._believed(module.kept) <= module._believed(module.average) * (
-        1 + 1e-9
-    )
+    assert module._believe(module.kept) <= module._believe(module.average) * (1 + 1e-9)
 
 
 def test_failures_are_bad_rewards(tmp_path):

@@ -222,15 +222,17 @@ def _shape(op: ProgramOp, values: Values) -> tuple[int, ...]:
 def _product(op: ProgramOp, values: Values) -> list[Kernel]:
     """Return the kernel of mm, bmm, linear and the like, whose last two tensors are the factors."""
     *_, a, b = list(_infos(op, values))[: 3 if "add" in op_name(op) else 2]
-    return [_product_of(op, values, a.shape, b.shape[-1])]
+    return [_find_product(op, values, a.shape, b.shape[-1])]
 
 
 def _linear(op: ProgramOp, values: Values) -> list[Kernel]:
     a, weight, *_ = _infos(op, values)
-    return [_product_of(op, values, a.shape, weight.shape[0])]
+    return [_find_product(op, values, a.shape, weight.shape[0])]
 
 
-def _product_of(op: ProgramOp, values: Values, left: tuple[int, ...], n: int) -> Kernel:
+def _find_product(
+    op: ProgramOp, values: Values, left: tuple[int, ...], n: int
+) -> Kernel:
     if op.phase == BACKWARD:
         suffix = ".backward"
     else:

@@ -97,7 +97,9 @@ def profile(
         ExecutionError: An op failed while it was measured.
     """
     fine = program_graph(program)
-    resolved = _resolved(program, fine, constraints or Constraints(), progress)
+    resolved = _resolve_constraints(
+        program, fine, constraints or Constraints(), progress
+    )
     resolved.devices(cluster)  # a wrong name shows before anything is measured
     fine = replace(fine, colocate=resolved.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
@@ -124,7 +126,7 @@ def profile(
                 for op in program.ops
             ]
             sources = [times.source[i] for i in first]
-            error[kind], source[kind] = _errors_of_groups(
+            error[kind], source[kind] = _find_group_errors(
                 group, seconds, times.error[first], sources, time[kind]
             )
     problem = build_problem(
@@ -166,11 +168,11 @@ def group_ops(program: Program, groups: int | None) -> IntArray:
         groups: Number to aim at; None: only what must not be parted is grouped.
     """
     fine = program_graph(program)
-    resolved = _resolved(program, fine, Constraints())
+    resolved = _resolve_constraints(program, fine, Constraints())
     return _grouped(fine, estimate_ops(program, ORIENTATION), resolved, groups)
 
 
-def _resolved(
+def _resolve_constraints(
     program: Program,
     fine: ProgramGraph,
     constraints: Constraints,
@@ -222,7 +224,7 @@ def op_times(
         seconds = estimate_ops(program, kind)
         return KindTimes(seconds, False, np.full(len(seconds), np.nan), ())
     if device is None or not program.initial or has_user_table:
-        return _estimated(program, kind, tables, progress)
+        return _estimate(program, kind, tables, progress)
     count = len(program.ops)
 
     def measure() -> tuple[list[float], float]:
@@ -242,7 +244,7 @@ def op_times(
     return load_measured_times(np.array(measured, dtype=np.float64))
 
 
-def _estimated(
+def _estimate(
     program: Program, kind: str, tables: CostTables | None, progress: Progress | None
 ) -> KindTimes:
     times = estimate_times(program, kind, tables)
@@ -258,7 +260,7 @@ def _estimated(
     return times
 
 
-def _errors_of_groups(
+def _find_group_errors(
     group: IntArray,
     seconds: FloatArray,
     error: FloatArray,

@@ -95,7 +95,7 @@ def _cpu(count: int | None, spec: str) -> Cluster:
     memory = float(int(SHARE * psutil.virtual_memory().available / count))
     names = [f"cpu:{i}" for i in range(count)]
     devices = tuple(Device(name=name, kind="cpu", memory=memory) for name in names)
-    return Cluster(devices, _measured_links(names, ("links", cores)), spec)
+    return Cluster(devices, _measure_links(names, ("links", cores)), spec)
 
 
 def _cuda(count: int | None, spec: str) -> Cluster:
@@ -119,7 +119,7 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
     names = [device.name for device in devices]
     pair = [torch.device(name) for name in names[:2]]
     try:
-        return _measured_links(
+        return _measure_links(
             names, ("gpu links", [device.kind for device in devices]), pair
         )
     except ExecutionError:
@@ -132,7 +132,7 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
         return all_pairs(names, **assumed)
 
 
-def _measured_links(
+def _measure_links(
     names: Sequence[str],
     key: tuple[Any, ...],
     pair: Sequence[torch.device] | None = None,

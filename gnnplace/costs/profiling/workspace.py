@@ -44,7 +44,7 @@ def op_workspace(program: Program, microbatches: int, on_cpu: bool) -> FloatArra
                 info = program.values[read]
                 workspace[i] += info.bytes if _is_copied(info) else 0
         elif on_cpu and name in CONVOLUTIONS:
-            workspace[i] = _reordered_bytes(
+            workspace[i] = _count_reordered_bytes(
                 program, op, is_backward=name != "convolution"
             )
         elif on_cpu and name == "attention_backward":
@@ -66,7 +66,7 @@ def _is_copied(info: ValueInfo) -> bool:
     return not (has_rows or has_columns or 1 in (rows, columns))
 
 
-def _reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -> float:
+def _count_reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -> float:
     """Return the bytes of the copies that oneDNN makes for a convolution.
 
     Measured on torch 2.13 (``benchmarks/results/memory.md``): a forward pass copies the weight and

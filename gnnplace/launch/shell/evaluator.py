@@ -241,7 +241,7 @@ class _Evaluator(Expander):
             return
         name = self.source.text(target)
         if appends:
-            value = self._appended(name, value)
+            value = self._append_words(name, value)
         elif (
             isinstance(value, tuple)
             and len(value) > 1
@@ -273,7 +273,7 @@ class _Evaluator(Expander):
             return items
         return words
 
-    def _appended(self, name: str, value: Value) -> Value:
+    def _append_words(self, name: str, value: Value) -> Value:
         previous = self.state.variables.get(name, ())
         if isinstance(previous, dict) and isinstance(value, dict):
             return {**previous, **value}
@@ -343,7 +343,7 @@ class _Evaluator(Expander):
             self._run_all(otherwise)
             return
         (condition, body), later = clauses[0], clauses[1:]
-        status = self._status_of_all(condition)
+        status = self._follow_all(condition)
         if status.holds is True:
             self._run_all(body)
         elif status.holds is False:
@@ -750,7 +750,7 @@ class _Evaluator(Expander):
 
     # Conditions.
 
-    def _status_of_all(self, nodes: Sequence[Node]) -> Condition:
+    def _follow_all(self, nodes: Sequence[Node]) -> Condition:
         """Return whether the last of some statements succeeds."""
         status = Condition(True)
         for node in nodes:

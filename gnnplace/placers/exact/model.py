@@ -199,7 +199,7 @@ class ScheduleModel:
         if service + latency + send + receive == 0:
             return
         # One copy a target, which needs the link only if both ends are there.
-        needed = self._needed(producer_unit, units, source, target)
+        needed = self._is_needed(producer_unit, units, source, target)
         start = self._sending(bundle, target)
         if service > 0:
             copy = self._interval(start, service, needed)
@@ -228,7 +228,7 @@ class ScheduleModel:
             read = [needed, self.x[self.unit_of[c]][target]]
             self.model.add(self.start[c] >= arrival).only_enforce_if(*read)
 
-    def _needed(
+    def _is_needed(
         self, own: int, units: tuple[int, ...], source: int, target: int
     ) -> IntVar:
         """Return whether a unit on ``source`` sends what ``units`` read to ``target``."""
@@ -291,7 +291,7 @@ class ScheduleModel:
         if not self.space.memory_matters:
             return
         state = np.floor(self.problem.unit_state).astype(np.int64).tolist()
-        touched = self._touched_bytes()
+        touched = self._find_touched_bytes()
         limits = np.ceil(np.minimum(self.problem.cluster.memory, MOST_BYTES)).astype(
             np.int64
         )
@@ -303,7 +303,7 @@ class ScheduleModel:
                 if touched[u] > 0:
                     self.model.add(resident + touched[u] * self.x[u][d] <= memory)
 
-    def _touched_bytes(self) -> list[int]:
+    def _find_touched_bytes(self) -> list[int]:
         """Return the most bytes that one op of positive time reads and writes, of each unit. [U]"""
         graph = self.problem.graph
         shortest_times = least_times(self.problem)

@@ -248,27 +248,27 @@ def _narrow_problem(space: SearchSpace) -> NarrowProblem | None:
     tight = space.problem.microbatches > 1 and space.memory_matters
     if space.problem.num_ops < (LEAST_TIGHT if tight else LEAST_OPS):
         return None
-    coarse = _unbundled(space, SEGMENTS)
+    coarse = _unbundle(space, SEGMENTS)
     share = FEWER_TIGHT if tight else FEWER
     small = coarse.problem.num_ops <= share * space.problem.num_ops
     if not small or not coarse.problem.unit_allowed.any(axis=1).all():
         return None
     if parallelism_lost(space, coarse) <= MOST_LOST:
-        return _bundled(coarse)
+        return _bundle(coarse)
     return None
 
 
 def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
     """Return the coarse problem of narrow groups, whether or not it is worth it."""
-    return _bundled(_unbundled(space, count))
+    return _bundle(_unbundle(space, count))
 
 
-def _bundled(coarse: NarrowProblem) -> NarrowProblem:
+def _bundle(coarse: NarrowProblem) -> NarrowProblem:
     problem = coarse.problem
     return replace(coarse, problem=replace(problem, graph=bundled(problem.graph)))
 
 
-def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
+def _unbundle(space: SearchSpace, count: int) -> NarrowProblem:
     problem = space.problem
     of_unit, on_line = find_unit_segments(space, count)
     segment = of_unit[problem.unit_of]
@@ -331,7 +331,7 @@ def find_unit_segments(space: SearchSpace, count: int) -> tuple[IntArray, int]:
         np.int32
     )
     crossing = crossing_bytes(problem.graph, first, max(len(line), 1))
-    crossing[_turned_back(problem, first, len(line))] = np.inf
+    crossing[_find_turned_back(problem, first, len(line))] = np.inf
     segment = np.empty(problem.num_units, dtype=np.int64)
     segment[line] = segments(space.mean_work[line], crossing, count)
     segment[alone] = count + np.arange(int(alone.sum()))
@@ -351,7 +351,7 @@ def _alike(rows: BoolArray) -> LongArray:
     return number.ravel()
 
 
-def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
+def _find_turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
     """Return whether a cut at each place of the line would make groups of forward ops a cycle."""
     source, target, _ = problem.graph.edges
     forward = (problem.phase[source] == FORWARD) & (problem.phase[target] == FORWARD)

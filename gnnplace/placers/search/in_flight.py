@@ -71,8 +71,8 @@ def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
     """Return the backward ops that others wait for, and the forward ops that wait for each
     of them.
     """
-    forward = _of_phase(problem, FORWARD)
-    backward = _of_phase(problem, BACKWARD)
+    forward = _list_phase_ops(problem, FORWARD)
+    backward = _list_phase_ops(problem, BACKWARD)
     pairs = [
         (op, forward[unit, share + most])
         for (unit, share), ops in backward.items()
@@ -84,7 +84,7 @@ def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
     ]
 
 
-def _of_phase(problem: Problem, phase: int) -> dict[tuple[int, int], IntArray]:
+def _list_phase_ops(problem: Problem, phase: int) -> dict[tuple[int, int], IntArray]:
     """Return the ops of a phase by unit and micro-batch."""
     ops = np.flatnonzero(problem.phase == phase).astype(np.int32)
     if len(ops) == 0:

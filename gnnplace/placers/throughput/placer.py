@@ -188,7 +188,7 @@ class _Search:
         for order in self._orders(blocks):
             tried = split(part, sorts, order, self.value * (1 + 1e-12))
             if tried is not None:
-                unit_device = self._swapped(devices[tried.device])
+                unit_device = self._swap_devices(devices[tried.device])
                 best = min(best, interval(self.flows, unit_device))
                 if self.take(unit_device):
                     self.order = order
@@ -196,7 +196,7 @@ class _Search:
                 break
         return best
 
-    def _swapped(self, device: IntArray) -> IntArray:
+    def _swap_devices(self, device: IntArray) -> IntArray:
         """Return the same stages on the best devices that swaps of two lead to; equal links need
         none.
         """

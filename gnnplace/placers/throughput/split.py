@@ -194,7 +194,7 @@ def split(
     stage, stage_sort, largest, nodes = descend(flows, sorts, table, upper, max_nodes)
     if largest == np.inf:
         return None
-    device = _assigned(flows, sorts, stage, stage_sort)
+    device = _assign_devices(flows, sorts, stage, stage_sort)
     proven = nodes < max_nodes and sorts.equal and len(order) == block[-1] + 1
     return Split(
         device=device,
@@ -221,7 +221,7 @@ def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArra
     return np.unique(block, return_inverse=True)[1].astype(np.int32)
 
 
-def _assigned(
+def _assign_devices(
     flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray
 ) -> IntArray:
     """Return the device of each unit: the stages of a sort take its devices as listed, first to

@@ -75,12 +75,12 @@ class Adapters:
     @property
     def matrix_bytes(self) -> float:
         """Return the bytes of one number of a layer's frozen matrix."""
-        return _bytes_of(self.bits)
+        return _count_frozen_bytes(self.bits)
 
     @property
     def expert_bytes(self) -> float:
         """Return the bytes of one number of an expert's frozen matrix."""
-        return _bytes_of(self.expert_bits)
+        return _count_frozen_bytes(self.expert_bits)
 
     @property
     def script_line(self) -> str:
@@ -132,7 +132,7 @@ class Adapters:
         return bool(named)
 
 
-def _bytes_of(bits: int) -> float:
+def _count_frozen_bytes(bits: int) -> float:
     """Return the bytes of a frozen number of `bits` bits, with its part of quantization scales."""
     if bits == QUANTIZED_BITS:
         return (bits + SCALE_BITS) / 8

@@ -92,7 +92,7 @@ class DecoderCosts:
             return None
         tokens = max(1, examples // degrees.replicas * sizes.length // degrees.cp)
         return _segment_costs(
-            self._setting_on(kind), degrees, tokens, choice.border != "whole"
+            self._make_kind_setting(kind), degrees, tokens, choice.border != "whole"
         )
 
     def degrees(
@@ -106,7 +106,7 @@ class DecoderCosts:
         assert degrees is not None, choice
         return degrees
 
-    def _setting_on(self, kind: str) -> PricingSetting:
+    def _make_kind_setting(self, kind: str) -> PricingSetting:
         """Return the setting with the kernels of a kind of device."""
         if kind not in self._on_kind:
             framework = self.setting.framework.with_kernels_of(kind)
@@ -171,7 +171,7 @@ def _segment_costs(
         columns["frozen_bytes"][0] = HALF_BYTES * table
     if sizes.tied:
         columns["tied"][[0, -1]] = sizes.embedding / tp
-    columns["host"][1:-1] = _host_of_layer(setting, tp)
+    columns["host"][1:-1] = _time_layer_launches(setting, tp)
     columns["working"] += _working(setting, tp, tokens) + columns["unpacked"]
     outside = columns["parameters"] - columns["experts"]
     none = np.zeros(num_layers + 2)
@@ -229,7 +229,7 @@ def _layer_costs(
     layer_kept = kept_bytes(setting, tokens, tp, split, has_experts)
     freed = layer_kept.everything - layer_kept.selective
     if setting.recomputed_modules:
-        freed = tokens * _freed_by_modules(setting, tp, split, has_experts)
+        freed = tokens * _count_freed_bytes(setting, tp, split, has_experts)
     experts = 0.0
     matrices = float(sizes.layer_matrices)
     if has_experts:
@@ -362,7 +362,7 @@ def _head_costs(
     }
 
 
-def _host_of_layer(setting: PricingSetting, tp: int) -> float:
+def _time_layer_launches(setting: PricingSetting, tp: int) -> float:
     """Return the seconds that the host takes to launch a layer's passes."""
     framework = setting.framework
     constants = framework.constants
@@ -413,7 +413,7 @@ def kept_bytes(
     constants = setting.framework.constants
     parts = tp if split else 1
     is_products = setting.framework.kernels.attention == PRODUCTS
-    adapters = _kept_of_adapters(sizes, has_experts=has_experts)
+    adapters = _count_adapter_bytes(sizes, has_experts=has_experts)
     if is_products:
         scores = 5.0 * sizes.heads * sizes.length / tp
     else:
@@ -454,7 +454,7 @@ def kept_bytes(
     )
 
 
-def _freed_by_modules(
+def _count_freed_bytes(
     setting: PricingSetting, tp: int, split: bool, has_experts: bool
 ) -> float:
     """Return the bytes a token that a layer need not keep, because modules are recomputed.
@@ -497,7 +497,7 @@ def _freed_by_modules(
     return sum(freed.get(module, 0.0) for module in setting.recomputed_modules)
 
 
-def _kept_of_adapters(sizes: DecoderSizes, *, has_experts: bool) -> float:
+def _count_adapter_bytes(sizes: DecoderSizes, *, has_experts: bool) -> float:
     """Return the bytes a token that a layer keeps for its adapters.
 
     That is what the first matrix of each makes, and the second's gradient reads. What a product

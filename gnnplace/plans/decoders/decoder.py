@@ -780,7 +780,7 @@ def from_config(
         gated=kind.gated,
         tied=bool(getattr(config, "tie_word_embeddings", True)),
         batch=batch,
-        positions=_learned_positions(config, kind),
+        positions=_count_learned_positions(config, kind),
         own_head_size=None if head_size * heads == hidden else head_size,
         experts=_experts(config) if kind.experts else None,
         latent=latent,
@@ -818,7 +818,7 @@ def _with_vectors(
     )
 
 
-def _learned_positions(config: PretrainedConfig, kind: LayerKind) -> int | None:
+def _count_learned_positions(config: PretrainedConfig, kind: LayerKind) -> int | None:
     """Return rows of the table of positions, or None if a gated model has none."""
     if not kind.learned_positions:
         return None if kind.gated else 0

@@ -116,9 +116,9 @@ def layer_passes(
     else:
         expert_passes = PassSeconds(0.0, 0.0)
     of_experts = expert_passes if groups else None
-    early = _skipped_seconds(setting, tokens, forward[-1], of_experts)
+    early = _time_skipped(setting, tokens, forward[-1], of_experts)
     if setting.recomputed_modules:
-        selective = _seconds_of_modules(
+        selective = _time_modules(
             setting, tokens, shards, split, forward, attend, of_experts
         )
     elif constants["selective_products"]:
@@ -148,7 +148,7 @@ def num_own_norms(setting: PricingSetting, has_experts: bool) -> int:
     return (setting.decoder.latent is not None) + has_experts
 
 
-def _skipped_seconds(
+def _time_skipped(
     setting: PricingSetting,
     tokens: int,
     last_product: float,
@@ -172,7 +172,7 @@ def _skipped_seconds(
     return setting.framework.constants["early_stop"] * (last + summing)
 
 
-def _seconds_of_modules(
+def _time_modules(
     setting: PricingSetting,
     tokens: int,
     shards: int,

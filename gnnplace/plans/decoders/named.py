@@ -189,7 +189,7 @@ def build_named_chain(row: CatalogueModel, setting: PricingSetting) -> Chain:
     if sizes.adapters is None:
         del fields["adapters"]
     else:
-        fields["adapters"] = _fingerprinted(sizes.adapters)
+        fields["adapters"] = _format_adapter_words(sizes.adapters)
     structure = json.dumps([row.type, fields])
     shape = (sizes.batch, sizes.length)
     notices = _notices(row, sizes.length) + adapter_lines(sizes)
@@ -229,7 +229,7 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
     ]
 
 
-def _fingerprinted(adapters: Adapters) -> dict[str, object]:
+def _format_adapter_words(adapters: Adapters) -> dict[str, object]:
     """Return the words of adapters that make another model, without defaults of later words."""
     fields: dict[str, object] = {"rank": adapters.rank, "bits": adapters.bits}
     if adapters.targets:

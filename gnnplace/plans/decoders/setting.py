@@ -105,7 +105,7 @@ def make_pricing_setting(
             precision=precision,
             optimizer=optimizer or "adamw",
             memory_limit=memory_limit,
-            factored=_factored_means(decoder),
+            factored=_count_factored_means(decoder),
         ),
     )
     return PricingSetting(decoder, cluster, framework)
@@ -133,7 +133,7 @@ def adapt_framework(cluster: Cluster, options: FrameworkOptions) -> Framework:
     return slowest
 
 
-def _factored_means(decoder: DecoderSizes) -> tuple[float, float]:
+def _count_factored_means(decoder: DecoderSizes) -> tuple[float, float]:
     """Return the sums of rows and columns for each parameter, of matrices of layers and beside."""
     num_expert_layers = decoder.num_expert_layers
     sums = 0.0

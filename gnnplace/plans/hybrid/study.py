@@ -191,14 +191,14 @@ def study_groups(
         problem = read_problem(what)
         name = problem.name
         preset = find_preset(name)
-        batch = _batch_of_problem(options)
+        batch = _find_problem_batch(options)
         other_cluster = None if machine == problem.cluster else machine
         ways = [Placing(what, other_cluster, options, progress)]
     else:
         job, planned = _planned(what, machine, options, progress)
         batch = planned.chain.batch
         mixes = planned.chain.mixes
-        preset = _preset_of_model(what, planned, options)
+        preset = _find_model_preset(what, planned, options)
         ways = [planned]
         if not options.runnable:
             ways += _placings(job, planned, machine, options, progress)
@@ -241,7 +241,7 @@ def study_groups(
     return replace(best, alternative=others[0] if others else None)
 
 
-def _batch_of_problem(options: HybridOptions) -> int:
+def _find_problem_batch(options: HybridOptions) -> int:
     """Return the examples of a step of a problem file, which it does not say.
 
     Raises:
@@ -281,7 +281,7 @@ def _planned(
     return job, PlannedSteps(capture_chain(job, machine))
 
 
-def _preset_of_model(
+def _find_model_preset(
     what: str, planned: PlannedSteps, options: HybridOptions
 ) -> Preset:
     """Return how a captured model converges."""

@@ -83,7 +83,7 @@ def check_actions(
     _places(rows, ranks, microbatches, source)
     _complete(rows, ranks, microbatches, source)
     _in_order(rows, ranks, source)
-    _matched(rows, ranks, source)
+    _match_messages(rows, ranks, source)
     _first_in_first_out(rows, ranks, source)
     _runs(rows, ranks, source)
     flying = [0] * len(ranks)
@@ -190,7 +190,7 @@ def _in_order(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
                 raise _fault(source, rows, following, why)
 
 
-def _matched(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
+def _match_messages(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
     """Check that every message that a stage needs is sent and received once, and no other is.
 
     Raises:

@@ -440,7 +440,7 @@ def listed(
         elif k == W or not line.apart:
             flying[c] -= 1
         # What the pass makes may wake the rank that it goes to.
-        to = _announced(line, arrival, channel, c, k, m, end)
+        to = _announce(line, arrival, channel, c, k, m, end)
         if to >= 0:
             heapq.heappush(events, (arrival[to, k, m], np.int64(line.rank[to])))
     return (free + ends).max(), table[:num_done]
@@ -513,7 +513,7 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
 
 
 @numba.njit(cache=True)
-def _announced(
+def _announce(
     line: Line,
     arrival: FloatArray,
     channel: FloatArray,
@@ -748,7 +748,7 @@ def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -
                 free[p] = end
                 has_progress = True
                 place[p] += 1
-                _announced(line, arrival, channel, c, k, m, end)
+                _announce(line, arrival, channel, c, k, m, end)
     if (place == length).all():
         return (free + ends).max()
     return np.inf

@@ -113,7 +113,7 @@ def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> f
         return _mixed(space, list(alike), high)
     for shape, table in alike.items():
         ranks = count // shape.devices
-        high = _bisected(partial(_even_holds, table, ranks, space.microbatches), high)
+        high = _bisect(partial(_holds_evenly, table, ranks, space.microbatches), high)
     return high
 
 
@@ -133,7 +133,7 @@ def _with_several(
         ]
         entry = (ranks, sum(speed) / num_devices, speed[-1])
         hold = partial(_several_hold, table, *entry, space.microbatches)
-        high = _bisected(hold, high)
+        high = _bisect(hold, high)
     return high
 
 
@@ -158,7 +158,7 @@ def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
     return [speed[device.kind] for device in pricer.fabric.cluster.devices]
 
 
-def _bisected(holds: Callable[[float], bool], high: float) -> float:
+def _bisect(holds: Callable[[float], bool], high: float) -> float:
     """Return the largest step of the grid that does not hold, `high` at most.
 
     Args:
@@ -207,7 +207,7 @@ def _kind(space: Space, mesh: Mesh) -> object:
 
 
 @numba.njit(cache=True)
-def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> bool:
+def _holds_evenly(table: Relaxed, ranks: int, microbatches: int, step: float) -> bool:
     """Return whether stages on equal meshes hold a step.
 
     From the end, each stage is as long as it may be; the question is whether the ranks suffice.
@@ -320,13 +320,11 @@ def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
     least_of_segments = np.diff(table.sums[:, LEAD]).min(axis=0)
     lead = np.concatenate([[0.0], np.cumsum(least_of_segments)])
     microbatches = space.microbatches
-    return _bisected(
-        partial(_mixed_hold, table, number, size, lead, microbatches), high
-    )
+    return _bisect(partial(_holds_mixed, table, number, size, lead, microbatches), high)
 
 
 @numba.njit(cache=True)
-def _mixed_hold(
+def _holds_mixed(
     table: Relaxed,
     number: LongArray,
     size: LongArray,
@@ -398,7 +396,7 @@ def _before(
 ) -> FloatArray:
     """Return the least seconds of F + I of the stages before a segment on the devices before one.
 
-    Memory is left out; arguments are those of `_mixed_hold`. The result is inf where no stages fit.
+    Memory is left out; arguments are those of `_holds_mixed`. It is infinite where no stages fit.
     [segments + 1, devices + 1]
     """
     count = len(lead) - 1

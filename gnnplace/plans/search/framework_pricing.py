@@ -290,7 +290,7 @@ class FrameworkPricer(Pricer):
         if setting.key not in self._whole_bytes:
             self._whole_bytes[setting.key] = self._bytes_whole(setting)
         unfreed = self._whole_bytes[setting.key]
-        freed, recomputing = self._freed(stage, setting.costs)
+        freed, recomputing = self._count_freed(stage, setting.costs)
         if stage.attention:
             recomputing = 0.0
         at_work = recomputing + unfreed.working[0] + unfreed.working[1]
@@ -313,10 +313,10 @@ class FrameworkPricer(Pricer):
         constants = framework.constants
         zero = self.zero_as_run(setting.stage.zero, is_whole=setting.is_whole)
         saved = float(costs.saved[run].sum())
-        inputs = self._gathered_inputs(setting)
+        inputs = self._count_gathered_bytes(setting)
         # Whole parameters have buckets and buffers beside them; sharded ones are gathered at work.
         if zero >= SHARDED:
-            return self._sharded_bytes(setting, saved, inputs)
+            return self._count_sharded_bytes(setting, saved, inputs)
         terms, updating = framework.compute_replicated_state(
             zero, setting.parameters, setting.group
         )
@@ -711,7 +711,7 @@ class FrameworkPricer(Pricer):
             backward, (1 - share) * host
         )
 
-    def _gathered_inputs(self, setting: StageSetting) -> float:
+    def _count_gathered_bytes(self, setting: StageSetting) -> float:
         """Return the bytes of gathered inputs that a model in one stage keeps."""
         if not setting.is_whole or setting.stage.zero >= SHARDED:
             return 0.0
@@ -720,7 +720,7 @@ class FrameworkPricer(Pricer):
         )
         return gathered * 4.0 * self._stream(setting) * setting.parameters.num_layers
 
-    def _sharded_bytes(
+    def _count_sharded_bytes(
         self, setting: StageSetting, saved: float, inputs: float
     ) -> BytesWhole:
         """Return the bytes of a stage whose parameters are sharded (FSDP).

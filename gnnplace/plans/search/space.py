@@ -276,7 +276,7 @@ def _choices(
     examples = pricer.size // mesh.replicas
     candidates: Iterable[SplitChoice] = ()
     if pricer.chain.framework is not None:
-        candidates = _priced_choices(shards, server, experts)
+        candidates = _list_priced_choices(shards, server, experts)
     elif plain is not None:
         candidates = _free_choices(pricer, plain)
     for choice in candidates:
@@ -295,7 +295,9 @@ def _choices(
             )
 
 
-def _priced_choices(shards: int, server: int, experts: int) -> Iterator[SplitChoice]:
+def _list_priced_choices(
+    shards: int, server: int, experts: int
+) -> Iterator[SplitChoice]:
     """Yield splits over one axis that a framework has prices of.
 
     Args:

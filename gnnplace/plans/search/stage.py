@@ -383,7 +383,7 @@ class Pricer:
         recomputed = float(recomputed_seconds[sorted(stage.recompute)].sum())
         if not stage.attention:  # what is computed again keeps nothing that is gathered
             weights -= float(costs.gathered[sorted(stage.recompute)].sum())
-        freed, recomputing = self._freed(stage, costs)
+        freed, recomputing = self._count_freed(stage, costs)
         # Elements of tied parameters count once for the update and the exchanges.
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, sums)
@@ -560,7 +560,7 @@ class Pricer:
         first = np.concatenate([[True], begins])
         return np.maximum(costs.saved - np.where(first, costs.entering, 0.0), 0.0)
 
-    def _freed(self, stage: Stage, costs: SegmentCosts) -> tuple[float, float]:
+    def _count_freed(self, stage: Stage, costs: SegmentCosts) -> tuple[float, float]:
         """Return bytes that recomputation frees of a micro-batch, and bytes that it has at work."""
         if not stage.recompute:
             return 0.0, 0.0

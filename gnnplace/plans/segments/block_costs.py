@@ -291,7 +291,7 @@ class BlockCosts(ModelCosts):
                 share = self._share(index, kind, examples, BlockSeconds(*seconds))
                 seconds = self.block_seconds(block, kind, examples).times(share)
             else:
-                seconds = self._streamed_part(index, call, kind, counts, examples)
+                seconds = self._time_streamed_part(index, call, kind, counts, examples)
         times = tuple(
             Times(
                 kernels=priced,
@@ -331,7 +331,7 @@ class BlockCosts(ModelCosts):
             )
         )
 
-    def _streamed_part(
+    def _time_streamed_part(
         self,
         index: int,
         call: int,
@@ -362,10 +362,10 @@ class BlockCosts(ModelCosts):
             work = self.block_seconds(block, kind, examples).plus(gaps, -1.0)
             self._streamed[key] = work, gaps, share
         work, gaps, share = self._streamed[key]
-        ratio = self._part_of_elements(call, counts)
+        ratio = self._find_element_part(call, counts)
         return work.times(BlockSeconds(ratio, ratio, ratio)).plus(gaps).times(share)
 
-    def _part_of_elements(self, call: int, counts: dict[str, int]) -> float:
+    def _find_element_part(self, call: int, counts: dict[str, int]) -> float:
         """Return which part of the elements of a call's tensors a shard has."""
         rule, values = self.layers.rules[call], self.layers.calls.values
         graph_call = self.layers.calls.calls[call]
@@ -433,9 +433,9 @@ class BlockCosts(ModelCosts):
             )
         if block.is_recognised:
             return self._piece_seconds(block, framework, scale)
-        return self._fused_seconds(block, framework, scale)
+        return self._time_fused(block, framework, scale)
 
-    def _fused_seconds(
+    def _time_fused(
         self, block: Block, framework: Framework, scale: float
     ) -> BlockSeconds:
         """Return the seconds of what is not recognised as one fused kernel.
@@ -487,11 +487,9 @@ class BlockCosts(ModelCosts):
         """Return the seconds of a joined product."""
         count, columns, inner = self._product_shape(block)
         shape = max(1, round(count * scale)), columns, inner
-        return self._seconds_of_shape(block, kernels, shape)
+        return self._time_shape(block, kernels, shape)
 
-    def _seconds_of_shape(
-        self, block: Block, kernels: Kernels, shape: Shape
-    ) -> BlockSeconds:
+    def _time_shape(self, block: Block, kernels: Kernels, shape: Shape) -> BlockSeconds:
         """Return the seconds of a product and of its gradients."""
         rows, columns, inner = shape
         activations = kernels.products([(rows, inner, columns)])
@@ -532,9 +530,7 @@ class BlockCosts(ModelCosts):
         _, all_columns, _ = self._product_shape(block)
         all_outputs = values[matrix].shape[0 if graph_call.kind == "linear" else 1]
         columns = max(1, round(all_columns * outputs / all_outputs))
-        joined = self._seconds_of_shape(
-            block, framework.kernels, (rows, columns, inner)
-        )
+        joined = self._time_shape(block, framework.kernels, (rows, columns, inner))
         part = all_outputs / all_columns
         return joined.times(BlockSeconds(part, part, part))
 
@@ -848,7 +844,7 @@ class BlockCosts(ModelCosts):
             saved.update((k, CallKept()) for k in block.calls if k not in saved)
             tensors, inner = self._block_kept(block, 1.0)
             for tensor in tensors:
-                place = self._place_of_kept(block, tensor)
+                place = self._find_keeping_call(block, tensor)
                 if place is None:
                     inner += HALF_BYTES * self._elements(tensor)
                 else:
@@ -856,7 +852,7 @@ class BlockCosts(ModelCosts):
             saved[block.calls[0]].inner += inner
         return saved
 
-    def _place_of_kept(self, block: Block, tensor: int) -> tuple[int, int] | None:
+    def _find_keeping_call(self, block: Block, tensor: int) -> tuple[int, int] | None:
         """Return the call that reads or makes a tensor that a block keeps, and its own value.
 
         Calls of the block come first, then those of its segment.

@@ -237,20 +237,22 @@ class BlockFinder:
         """Return the tensors that attention takes as queries and as keys, all segments' blocks."""
         attended: dict[int, str] = {}
         for segment in range(len(self.cuts.runs)):
-            for run in attention_runs(self.layers.calls, self._calls_in(segment)):
+            for run in attention_runs(
+                self.layers.calls, self._list_segment_calls(segment)
+            ):
                 queries, keys = self.calls[run.start].reads[:2]
                 attended[queries] = QUERIES
                 attended[keys] = KEYS
         return attended
 
-    def _calls_in(self, segment: int) -> list[int]:
+    def _list_segment_calls(self, segment: int) -> list[int]:
         """Return the calls of a segment that depend on parameters."""
         run = range(*self.cuts.runs[segment])
         return [k for k in run if k not in self.cuts.aside]
 
     def find_segment_blocks(self, segment: int) -> list[Block]:
         """Return the blocks of a segment."""
-        calls = self._calls_in(segment)
+        calls = self._list_segment_calls(segment)
         blocks: list[Block] = []
         taken: set[int] = set()
         for run in attention_runs(self.layers.calls, calls):
@@ -283,7 +285,9 @@ class BlockFinder:
             else:
                 blocks.append(self._block(OTHER, segment, [k], is_recognised=False))
         blocks += [self._block(PRODUCT, segment, k) for k in products.values()]
-        blocks += [self._between(segment, run) for run in self._connected(between)]
+        blocks += [
+            self._between(segment, run) for run in self._group_connected(between)
+        ]
         return blocks
 
     def _block(
@@ -442,7 +446,7 @@ class BlockFinder:
 
     # What lies between.
 
-    def _connected(self, calls: Sequence[int]) -> list[list[int]]:
+    def _group_connected(self, calls: Sequence[int]) -> list[list[int]]:
         """Return calls in groups that pass tensors to each other, each in order."""
         group = {k: k for k in calls}
 
@@ -537,7 +541,7 @@ class BlockFinder:
             if call.kind in NORMS:
                 pieces.append(BlockPart(NORM, call.reads[0]))
             elif call.kind in INVERSE_ROOTS:
-                pieces += self._written_norm(k)
+                pieces += self._find_written_norm(k)
             elif call.kind in ACTIVATIONS:
                 if self._is_gated(k, calls, sources):
                     kind = GATE
@@ -581,14 +585,14 @@ class BlockFinder:
         for k in calls:
             call = self.calls[k]
             joined = frozenset[object]().union(
-                *(self._sources_of(value, sources, inside) for value in call.reads)
+                *(self._find_sources(value, sources, inside) for value in call.reads)
             )
             for place, result in enumerate(call.results):
                 is_part = call.kind in SPLITS and joined
                 sources[result] = frozenset({(k, place)}) if is_part else joined
         return sources
 
-    def _sources_of(
+    def _find_sources(
         self, value: int, sources: dict[int, frozenset[object]], calls: set[int]
     ) -> frozenset[object]:
         """Return what a tensor comes from; nothing for parameters, masks and constants."""
@@ -606,11 +610,11 @@ class BlockFinder:
         if self.elements(first) != self.elements(second):
             return False
         outside = frozenset[object]()
-        one = sources.get(first) or self._sources_of(first, {}, set())
-        two = sources.get(second) or self._sources_of(second, {}, set())
+        one = sources.get(first) or self._find_sources(first, {}, set())
+        two = sources.get(second) or self._find_sources(second, {}, set())
         return bool(one) and bool(two) and one & two == outside
 
-    def _written_norm(self, root: int) -> list[BlockPart]:
+    def _find_written_norm(self, root: int) -> list[BlockPart]:
         """Return the norm that the inverse root of a mean of squares belongs to, if it does."""
         value = self.calls[root].reads[0]
         maker = self._makers.get(value)

@@ -152,7 +152,7 @@ def find_counts(graph: CallGraph) -> Counts | None:
     known_values, varying, makers = _known(graph)
     found: dict[int, Counted] = {}
     for index, call in enumerate(graph.calls):
-        counted = _of_call(graph, call, known_values, varying)
+        counted = _find_call_count(graph, call, known_values, varying)
         if counted is not None:
             found[index] = counted
     if not found:
@@ -224,7 +224,7 @@ def _known(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
     return known_values, varying, makers
 
 
-def _of_call(
+def _find_call_count(
     graph: CallGraph, call: LayerCall, known: set[int], varying: set[int]
 ) -> Counted | None:
     """Return what a call counts if it is a mean over counts; otherwise None."""

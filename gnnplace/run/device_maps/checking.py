@@ -74,7 +74,7 @@ def check_device_map(
     gpus = set(device_map.values()) - {CPU}
     main = _device(next(iter(gpus), CPU))  # accelerate brings the model's inputs to it
     homes = _homes(model, device_map)
-    args, kwargs = _arguments_of(workload)
+    args, kwargs = _find_arguments(workload)
     without = {name: value for name, value in kwargs.items() if name not in LABELS}
     if forward_only and len(without) < len(kwargs):
         calls = [without, kwargs]
@@ -99,7 +99,7 @@ def _run_forward(
     with Attributes(model).restored(), Claims().made(), unguarded(), torch.no_grad():
         args, kwargs = _claim(call, main)
         try:
-            functional_call(model, _claimed_state(model, homes), args, kwargs)
+            functional_call(model, _make_claimed_state(model, homes), args, kwargs)
         except Exception as error:
             if mixes_devices(error):
                 raise InputError(_describe_mix(model, error)) from None
@@ -137,7 +137,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _claimed_state(
+def _make_claimed_state(
     model: nn.Module, homes: Mapping[str, torch.device]
 ) -> dict[str, torch.Tensor]:
     """Return tensors without numbers for parameters and buffers, one for those that are tied."""
@@ -148,7 +148,7 @@ def _claimed_state(
     return {name: claims[id(tensor)] for name, tensor in _tensors(model)}
 
 
-def _arguments_of(workload: Workload) -> Arguments:
+def _find_arguments(workload: Workload) -> Arguments:
     """Return what the model is called with, without the targets of the loss."""
     model = workload.model
     loss = workload.loss

@@ -90,7 +90,7 @@ def device_map(
     units = find_units(program)
     device = _devices(program, problem, placement)
     by_unit = _by_unit(program, units, device, problem)
-    by_class = _devices_of_ties(units, by_unit, problem)
+    by_class = _find_tie_devices(units, by_unit, problem)
     homes = {name: by_class.get(units.classes[name]) for name in units.names}
     placed = [index for index in homes.values() if index is not None]
     names = accelerate_names(problem.cluster.devices, sorted(set(placed)))
@@ -185,7 +185,7 @@ def _describe_astray(
     )
 
 
-def _devices_of_ties(
+def _find_tie_devices(
     units: Units, by_unit: dict[str, int], problem: Problem
 ) -> dict[str, int]:
     """Return the device of each class of tied units.
@@ -214,7 +214,7 @@ def _without_idle_units(
     program: Program, homes: dict[str, int | None]
 ) -> dict[str, int | None]:
     """Leave out the units that hold nothing and compute nothing: they need no hook."""
-    owners = _owners_of_state(program)
+    owners = _list_state_owners(program)
     return {
         name: index
         for name, index in homes.items()
@@ -222,7 +222,7 @@ def _without_idle_units(
     }
 
 
-def _owners_of_state(program: Program) -> set[str]:
+def _list_state_owners(program: Program) -> set[str]:
     """Return the modules that hold parameters or buffers themselves."""
     return {name.rpartition(".")[0] for name in program.state}
 
@@ -241,7 +241,7 @@ def _merge_units(
         for op, inside in zip(program.ops, units.inside, strict=True)
         if not inside
     }
-    owners = _owners_of_state(program)
+    owners = _list_state_owners(program)
     parents = {name.rpartition(".")[0] for name in devices if "." in name}
     for parent in sorted(parents, key=lambda name: -name.count(".")):
         within = [name for name in devices if name.startswith(f"{parent}.")]

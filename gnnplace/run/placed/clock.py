@@ -192,11 +192,11 @@ def emulate_step(clock: StepClock, placement: Placement) -> StepTiming:
         virtual=result.step_time,
         interrupted=clock.interrupted(),
         ops=ops,
-        transfers=_simulated_transfers(plan, result.transfers),
+        transfers=_simulate_transfers(plan, result.transfers),
     )
 
 
-def _simulated_transfers(
+def _simulate_transfers(
     plan: ExecutionPlan, transfers: Transfers
 ) -> tuple[TransferTiming, ...]:
     graph = plan.problem.graph

@@ -397,7 +397,7 @@ def check_order(plan: ExecutionPlan) -> None:
         for device, segments in enumerate(plan.segments):
             while position[device] < len(segments):
                 segment = segments[position[device]]
-                if _waits_for(plan, segment, sent, completed) is not None:
+                if _find_waited_op(plan, segment, sent, completed) is not None:
                     break
                 for i in segment.ops:
                     completed[i] = True
@@ -414,13 +414,13 @@ def check_order(plan: ExecutionPlan) -> None:
         devices = plan.problem.cluster.devices
         waits = ", ".join(
             f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[-1]]].name!r} waits for "
-            f"{_waits_for(plan, s, sent, completed)!r}"
+            f"{_find_waited_op(plan, s, sent, completed)!r}"
             for s in stuck
         )
         raise DeadlockError(f"sequences contradict the graph: {waits}")
 
 
-def _waits_for(
+def _find_waited_op(
     plan: ExecutionPlan, segment: PlanSegment, sent: set[int], completed: list[bool]
 ) -> str | None:
     """Return a program op that must come before `segment` and has not, if any."""

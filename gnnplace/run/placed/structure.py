@@ -146,7 +146,7 @@ def read_unbound_placement(
     )
     return UnboundPlacement(
         source=data if isinstance(data, dict) else {},
-        devices=_listed_devices(data),
+        devices=_list_file_devices(data),
         microbatches=count,
         groups=_groups(options, groups),
         dtype=str(options.get("dtype", dtype)),
@@ -208,7 +208,7 @@ def _device_names(placement: Placement, problem: Problem | None) -> tuple[str, .
     return tuple(f"cpu:{d}" for d in range(count))
 
 
-def _listed_devices(data: object) -> tuple[str, ...]:
+def _list_file_devices(data: object) -> tuple[str, ...]:
     """Return the device names of a placement file, in the order of its sequences if it has any."""
     if isinstance(data, dict):
         sequence = data.get("sequence")

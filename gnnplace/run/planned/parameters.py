@@ -230,7 +230,7 @@ class Parameters:
     @torch.no_grad()
     def gather(self, parameters: Iterable[LocalParameter]) -> None:
         """Fill leaves from the replicas' parts."""
-        for bucket in _bucketed(
+        for bucket in _bucket(
             [local for local in parameters if local.split], lambda local: local.part
         ):
             sent = torch.cat([local.part.flatten() for local in bucket])
@@ -350,7 +350,7 @@ class Parameters:
         """Add the owners' gradients to the part that each has."""
         if not summed:
             self._sum_over_shards(parameters)
-        for bucket in _bucketed(parameters, _gradient):
+        for bucket in _bucket(parameters, _gradient):
             rows = torch.cat(
                 [split_into_rows(_gradient(local), local.count) for local in bucket], 1
             )
@@ -411,7 +411,7 @@ class Parameters:
         return tensor.clone()
 
 
-def _bucketed(
+def _bucket(
     parameters: Sequence[LocalParameter],
     tensor_of: Callable[[LocalParameter], torch.Tensor],
 ) -> Iterator[list[LocalParameter]]:

@@ -139,7 +139,7 @@ class PlanRunner:
             MismatchError: the model changed since the plan was applied; names what.
             ExecutionError: another process has ended.
         """
-        shares, self.executor.weights = self._agreed(batch)
+        shares, self.executor.weights = self._agree_on_batch(batch)
         seat = self.parameters_here.seat
         count = self.microbatches
         draws = any(code.draws for code in self.executor.code.values())
@@ -201,7 +201,7 @@ class PlanRunner:
         """
         seat = self.parameters_here.seat
         autocast = next(iter(self.executor.code.values())).autocast
-        shares, weights = self._agreed(batch, training=False)
+        shares, weights = self._agree_on_batch(batch, training=False)
         modes = [(module, module.training) for module in self.model.modules()]
         total = torch.zeros((), dtype=torch.float64, device=seat.device)
         self.model.eval()
@@ -227,7 +227,7 @@ class PlanRunner:
             self.model, self.parameters_here, self.holders, self.keepers, self.marks
         )
 
-    def _agreed(
+    def _agree_on_batch(
         self, batch: object, *, training: bool = True
     ) -> tuple[list[tuple[torch.Tensor, ...]], list[float]]:
         """Return each micro-batch's tensors and weight, if no process refuses its batch.
@@ -285,7 +285,7 @@ class PlanRunner:
                 return self._gathered(shares), [
                     1.0 / self.executor.scale / self.replicas
                 ]
-            return shares, self._weights_of_examples(shares, total)
+            return shares, self._weigh_examples(shares, total)
         if counts is None:
             return shares, [1.0] * len(shares)
         table = word[3 + self.replicas :].view_as(table)
@@ -321,7 +321,7 @@ class PlanRunner:
                 "lengths; pad them to one"
             ) from None
 
-    def _weights_of_examples(
+    def _weigh_examples(
         self, shares: list[tuple[torch.Tensor, ...]], total: float
     ) -> list[float]:
         """Return what shares of unequal numbers of examples weigh in a mean over all of them."""

@@ -135,7 +135,7 @@ def run_trial(
         _settle(runner, share)
     losses = _train(runner, share, train)
     runs = {
-        "plan": lambda: _step_of_all(runner, share),
+        "plan": lambda: _run_common_step(runner, share),
         **(_make_rivals(workload) if beside else {}),
     }
     wall = time_steps(runs, steps, warm_up=int(beside))[0]
@@ -506,7 +506,7 @@ def _step_masters(
             parameter.copy_(master)
 
 
-def _step_of_all(runner: PlanRunner, share: object) -> None:
+def _run_common_step(runner: PlanRunner, share: object) -> None:
     """Run a step, which is over when all processes are done with it."""
     runner.step(share)
     meet()

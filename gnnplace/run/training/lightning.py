@@ -143,7 +143,7 @@ class RecordedStep(nn.Module):
         module = self.__dict__[CODE]
         arguments = (batch, _Unknown("batch_idx")) if self._numbered else (batch,)
         attributes = Attributes(module, elsewhere=False)
-        with _noted_logs(module) as notes, attributes.restored(back=False):
+        with _note_logs(module) as notes, attributes.restored(back=False):
             result = module.training_step(*arguments)
         loss = result.get("loss") if isinstance(result, Mapping) else result
         if not isinstance(loss, torch.Tensor):
@@ -156,7 +156,7 @@ class RecordedStep(nn.Module):
 
 
 @contextmanager
-def _noted_logs(module: LightningModule) -> Iterator[Notes]:
+def _note_logs(module: LightningModule) -> Iterator[Notes]:
     """Hide the trainer from a module, and note what it logs, within the context."""
     notes: Notes = []
 

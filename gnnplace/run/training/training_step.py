@@ -204,11 +204,11 @@ class TrainingStep:
             program, self._method, self._constants, group, self._gradients
         )
         program = with_state(
-            microbatched(program, problem.microbatches), self._known_state()
+            microbatched(program, problem.microbatches), self._find_known_state()
         )
         return program, problem, placement
 
-    def _known_state(self) -> dict[str, torch.Tensor]:
+    def _find_known_state(self) -> dict[str, torch.Tensor]:
         """Return the state that a torch optimizer brings along, by value name."""
         if self._torch is None:
             return {}
@@ -234,7 +234,7 @@ class TrainingStep:
         self._gradients.update_at_once()
         self._set_constants()
         loss = self._pass()
-        self._stepped()
+        self._take_step()
         return loss
 
     def loss(self, batch: Inputs) -> torch.Tensor:
@@ -283,7 +283,7 @@ class TrainingStep:
         self._gradients.take(self._follow().trained())
         self._set_constants()
         placed.update()
-        self._stepped()
+        self._take_step()
 
     def refresh(self) -> None:
         """Bring the model up to date where the workers' tensors are not its own (GPUs, bfloat16).
@@ -308,7 +308,7 @@ class TrainingStep:
             MismatchError: a name is missing, unknown, or of another shape.
         """
         self._ready("load_state_dict")
-        mismatched = _mismatched_names(self._model.state_dict(), state)
+        mismatched = _find_mismatched_names(self._model.state_dict(), state)
         if mismatched:
             raise MismatchError(
                 f"state: {mismatched[0]!r} is not in both, or of another shape"
@@ -331,7 +331,7 @@ class TrainingStep:
         placed = self._ready("resume")
         shared = placed.state()
         tensors, steps, groups = read_training(path)
-        mismatched = _mismatched_names(shared, tensors)
+        mismatched = _find_mismatched_names(shared, tensors)
         if mismatched or len(groups) != len(self.param_groups):
             name = mismatched[0] if mismatched else "groups of parameters"
             raise MismatchError(f"{path}: {name} does not fit this model and optimizer")
@@ -414,7 +414,7 @@ class TrainingStep:
         for number, group in enumerate(self.param_groups):
             self._constants.set(number, get_constants(self._method, group, number))
 
-    def _stepped(self) -> None:
+    def _take_step(self) -> None:
         assert self._attachment is not None
         self._attachment.stepped()
         self._recorded.take_state()
@@ -433,7 +433,7 @@ class TrainingStep:
         ]
 
 
-def _mismatched_names(
+def _find_mismatched_names(
     expected: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]
 ) -> list[str]:
     """Return the names that one side alone has, then those whose tensors differ in shape."""

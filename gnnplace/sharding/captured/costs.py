@@ -158,7 +158,7 @@ def move(
         mesh
     )
     if uniform and before[0] != after[0] and min(mesh) > 1:
-        return _moved_alike(
+        return _price_equal_moves(
             a=before[0],
             b=after[0],
             local=local,
@@ -181,7 +181,7 @@ def move(
     return Moved(reduction, resharding)
 
 
-def _moved_alike(
+def _price_equal_moves(
     a: Place, b: Place, local: float, mesh: Mesh, machine: MeshMachine
 ) -> Moved:
     """Price one change along all dimensions of a mesh; a shard of a replicated tensor is free."""

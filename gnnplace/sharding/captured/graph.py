@@ -202,7 +202,7 @@ class _Heads:
             label = self._named(i, rule.results[slot], axis)
             if not rule.reads or rule.kind not in (SHAPE, "elementwise"):
                 return
-            back = _axis_of(rule.reads[0], label)
+            back = _find_axis(rule.reads[0], label)
             if back is None:
                 return
             value = self.graph.calls[i].reads[0]
@@ -214,14 +214,14 @@ class _Heads:
             i, slot = self.readers[value][0]
             rule = self.rules[i]
             label = self._named(i, rule.reads[slot], axis)
-            on = _axis_of(rule.results[0], label)
+            on = _find_axis(rule.results[0], label)
             if on is None or rule.kind != SHAPE:
                 return
             value = self.graph.calls[i].results[0]
             axis = on
 
 
-def _axis_of(axes: Axes, label: str | None) -> int | None:
+def _find_axis(axes: Axes, label: str | None) -> int | None:
     bases = [_first(entry) for entry in axes]
     if label is None or label not in bases:
         return None

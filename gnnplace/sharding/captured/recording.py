@@ -156,7 +156,7 @@ def record_calls(
         graph = replace(graph, notices=tuple(dict.fromkeys(unchecked)))
         if not proven:
             return graph
-        proof = _proved(
+        proof = _prove_recording(
             step=step,
             graph=graph,
             layers=layers,
@@ -174,7 +174,7 @@ def record_calls(
     )
 
 
-def _proved(
+def _prove_recording(
     step: StepModule,
     graph: CallGraph,
     layers: dict[str, OmittedLayer],
@@ -273,7 +273,7 @@ class _Stand:
 
 def _fake_tensors(step: StepModule) -> _Stand:
     """Return tensors without numbers in place of the step's; those that are fake already stay."""
-    tensors = dict(_named_state(step))
+    tensors = dict(_name_state(step))
     mode = None
     for tensor in (*tensors.values(), *step.inputs()):
         if isinstance(tensor, FakeTensor):
@@ -307,13 +307,13 @@ def _real_tensors(step: StepModule, zeros: bool) -> _Stand:
         return empty.requires_grad_(tensor.requires_grad)
 
     state: dict[str, torch.Tensor] = {}
-    for name, tensor in _named_state(step):
+    for name, tensor in _name_state(step):
         state[name] = real(tensor, zeros)
     inputs = [real(tensor, False) for tensor in step.inputs()]
     return _Stand(state, tuple(inputs), None)
 
 
-def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
+def _name_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
     """Return parameters and buffers of the model; what a loss has of its own is a constant."""
     for named in (step.named_parameters(), step.named_buffers()):
         yield from ((name, tensor) for name, tensor in named if name.startswith(PREFIX))
@@ -341,7 +341,7 @@ def _recorded(
         stack.enter_context(without_numbers(stand.mode))
         stack.enter_context(_paths(step, recorder))
         stack.enter_context(attributes.restored())
-        stack.enter_context(_own_tensors(step))
+        stack.enter_context(_restore_tensors(step))
         stack.enter_context(visits.noting())
         stack.enter_context(torch.enable_grad())
         stack.enter_context(user_functions())
@@ -360,7 +360,7 @@ def _recorded(
 
 
 @contextmanager
-def _own_tensors(step: StepModule) -> Iterator[None]:
+def _restore_tensors(step: StepModule) -> Iterator[None]:
     """Give every module its parameters and buffers back.
 
     `torch.func.functional_call` (torch 2.13) leaves the stand-ins in a module that stands at
@@ -649,7 +649,7 @@ class _Recorder(TorchFunctionMode):
                 raise CaptureError(
                     f"{call.name}: reads what torch.func (vmap, grad, jvp) made of parameters, and "
                     "is no call of the step; write that for whole batches, or `place` the model"
-                    if self._transformed()
+                    if self._is_transformed()
                     else f"{call.name}: reads a tensor that needs a gradient and is no parameter "
                     "of the model, which nothing would train; register it there, or detach() it"
                 )
@@ -668,7 +668,7 @@ class _Recorder(TorchFunctionMode):
         )
         return graph, positions
 
-    def _transformed(self) -> bool:
+    def _is_transformed(self) -> bool:
         """Return whether what ``torch.func`` wrapped was computed from a parameter."""
         within = is_functorch_wrapped_tensor
         wrapped = {

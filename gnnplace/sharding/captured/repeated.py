@@ -242,7 +242,7 @@ class _VisitForm:
         self.description: list[Any] = [
             visit.arguments_structure,
             visit.results_structure,
-            self._normalized(visit.arguments),
+            self._normalize(visit.arguments),
         ]
 
     @classmethod
@@ -277,7 +277,7 @@ class _VisitForm:
             self.description += self._call(call)
             for v in call.results:
                 self.names[v] = ("made", len(self.names))
-        self.description.append(self._normalized(self.visit.results))
+        self.description.append(self._normalize(self.visit.results))
         return all(
             leaf.value in self.names
             for leaf in self.visit.results
@@ -303,11 +303,11 @@ class _VisitForm:
             call.function,
             flags,
             results,
-            self._normalized(call.args),
-            self._normalized(call.kwargs),
+            self._normalize(call.args),
+            self._normalize(call.kwargs),
         ]
 
-    def _normalized(self, value: object) -> object:
+    def _normalize(self, value: object) -> object:
         """Return an argument with names for values; what is neither these nor plain data is
         itself.
         """
@@ -316,11 +316,11 @@ class _VisitForm:
         if isinstance(value, Handed):
             return self.names.get(value.value), value.geometry
         if isinstance(value, list | tuple):
-            return type(value), [self._normalized(x) for x in value]
+            return type(value), [self._normalize(x) for x in value]
         if isinstance(value, dict):
-            return [(k, self._normalized(x)) for k, x in value.items()]
+            return [(k, self._normalize(x)) for k, x in value.items()]
         if isinstance(value, slice):
-            return [self._normalized(x) for x in (value.start, value.stop, value.step)]
+            return [self._normalize(x) for x in (value.start, value.stop, value.step)]
         if isinstance(value, DATA):
             return (type(value), value)
         return (id(value), value)

@@ -319,7 +319,7 @@ def change_layout(
         source = before[0]
         target = after[0]
         if source == PARTIAL and target.cuts:
-            return _scattered(local, all_devices, target.axis).contiguous()
+            return _scatter_sum(local, all_devices, target.axis).contiguous()
         if source.cuts and target == REPLICATED:
             return _gathered(local, all_devices, source.axis).contiguous()
 
@@ -337,7 +337,7 @@ def change_layout(
     cuts.sort(key=lambda cut: cut[1] == PARTIAL or num_cuts[cut[2]] > 1)
     for dim, source, axis in cuts:
         if source == PARTIAL:
-            local = _scattered(local, mesh.get_group(dim), axis)
+            local = _scatter_sum(local, mesh.get_group(dim), axis)
         else:
             local = local.chunk(mesh.size(dim), axis)[mesh.get_local_rank(dim)]
 
@@ -404,7 +404,7 @@ def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Ten
     return total
 
 
-def _scattered(
+def _scatter_sum(
     local: torch.Tensor, group: dist.ProcessGroup, axis: int
 ) -> torch.Tensor:
     """Return this device's part of the sum of a tensor, cut along an axis."""

@@ -89,7 +89,7 @@ def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
     of_rows, of_columns = _hashes(bits, _coefficients(max(bits.shape)))
     rows = _of_equal(of_rows)
     columns = _of_equal(of_columns)
-    same_rows, same_columns = _verified(
+    same_rows, same_columns = _verify_classes(
         bits, rows.first[rows.of], columns.first[columns.of]
     )
     return (
@@ -129,7 +129,9 @@ def _hashes(
 
 
 @njit(cache=True)
-def _verified(bits: IndexArray, row: LongArray, column: LongArray) -> tuple[bool, bool]:
+def _verify_classes(
+    bits: IndexArray, row: LongArray, column: LongArray
+) -> tuple[bool, bool]:
     """Return whether every row i equals row ``row[i]``, and every column j column ``column[j]``."""
     rows, columns = bits.shape
     same_rows = True

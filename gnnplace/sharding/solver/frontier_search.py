@@ -93,7 +93,7 @@ def search(
             if bounded is None:
                 pruned = None
             else:
-                pruned = _pruned(steps, bounded, weights, regions)
+                pruned = _prune_factors(steps, bounded, weights, regions)
             if pruned is None:
                 return points, 0.0
             factors = pruned
@@ -184,7 +184,7 @@ def _bounded(
     return None
 
 
-def _pruned(
+def _prune_factors(
     steps: Sequence[Step], factors: Factors, weights: list[Weight], regions: FloatArray
 ) -> Factors | None:
     """Return the factors without configurations that are in no region in all weighings; None if a

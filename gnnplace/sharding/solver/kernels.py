@@ -250,7 +250,9 @@ def _weigh(
 
 
 @njit(cache=True)
-def _list_of(children: Children, child: int, cell: int, k: int) -> tuple[int, int]:
+def _find_list_range(
+    children: Children, child: int, cell: int, k: int
+) -> tuple[int, int]:
     """Return where a child's list begins and ends; one point stands for a child that is missing."""
     if child >= children.cell.shape[0]:
         return 0, 1
@@ -306,8 +308,8 @@ def _gathered(
             continue
         hint = region
         code = np.int64(k) << (2 * POSITION_BITS)
-        low, high = _list_of(children, 0, cell, k)
-        first, last = _list_of(children, 1, cell, k)
+        low, high = _find_list_range(children, 0, cell, k)
+        first, last = _find_list_range(children, 1, cell, k)
         if several:
             for w in range(count_w):
                 outer_bound[w] = (

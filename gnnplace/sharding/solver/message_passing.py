@@ -259,16 +259,16 @@ def _send(
     begin = flat.message[edge, 1 - side]
     out = messages[begin : begin + flat.shape[edge, 1 - side]]
     if side == 0:
-        _least_of_columns(cells, part, out)
+        _find_column_minima(cells, part, out)
     else:
-        _least_of_rows(cells, part, out)
+        _find_row_minima(cells, part, out)
     low = out.min()
     out -= low
     return low
 
 
 @njit(cache=True, fastmath={"nnan", "ninf", "nsz"})
-def _least_of_columns(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
+def _find_column_minima(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
     out[:] = np.inf
     for c in range(cells.shape[0]):
         addend = part[c]
@@ -278,7 +278,7 @@ def _least_of_columns(cells: FloatArray, part: FloatArray, out: FloatArray) -> N
 
 
 @njit(cache=True, fastmath={"nnan", "ninf", "nsz"})
-def _least_of_rows(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
+def _find_row_minima(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
     for d in range(len(out)):
         lowest = np.inf
         row = cells[d]

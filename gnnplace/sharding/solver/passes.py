@@ -189,10 +189,10 @@ def _inside(inputs: _Inputs) -> FloatArray:
     outer = inputs.axes[:-1]
     shape = [*inputs.total.shape[:-1], product.shape[2]]
     shaped = product.reshape(shape)
-    return _turned(shaped, (*outer, inputs.partner), inputs.step.scope)
+    return _turn_axes(shaped, (*outer, inputs.partner), inputs.step.scope)
 
 
-def _turned(table: FloatArray, axes: Scope, scope: Scope) -> FloatArray:
+def _turn_axes(table: FloatArray, axes: Scope, scope: Scope) -> FloatArray:
     """Return a table with its axes in another order; the weighings stay first."""
     return np.ascontiguousarray(
         table.transpose([0, *(1 + axes.index(k) for k in scope)])
@@ -213,7 +213,7 @@ def _least_costs(inputs: _Inputs, outside: FloatArray) -> FloatArray:
 def _outside_matrix(inputs: _Inputs, outside: FloatArray) -> FloatArray:
     """Return the outside of the step's table, ``partner`` last. [W, rest, K of partner]"""
     pair_axes = (*inputs.axes[:-1], inputs.partner)
-    turned = _turned(outside, inputs.step.scope, pair_axes)
+    turned = _turn_axes(outside, inputs.step.scope, pair_axes)
     return turned.reshape(len(turned), -1, turned.shape[-1])
 
 
@@ -233,4 +233,4 @@ def _around_pair(inputs: _Inputs, outside: FloatArray) -> FloatArray:
     assert inputs.step.node is not None
     turned = np.ascontiguousarray(inputs.matrix().transpose(0, 2, 1))
     product = min_plus_each(turned, _outside_matrix(inputs, outside))
-    return _turned(product, (inputs.step.node, inputs.partner), inputs.pair.scope)
+    return _turn_axes(product, (inputs.step.node, inputs.partner), inputs.pair.scope)

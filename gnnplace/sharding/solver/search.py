@@ -78,7 +78,7 @@ def best_strategy(problem: ShardingProblem, *, bounded: bool = False) -> Shardin
         TooLargeError: a table would be larger than that, and not ``bounded``.
     """
     begin = time.perf_counter()
-    remaining, bounds = _discarded(problem, SMALL)
+    remaining, bounds = _discard(problem, SMALL)
     if bounds is not None and _proven(remaining, bounds):
         return _result(problem, bounds.configuration, begin, bounds.bound)
     try:
@@ -97,7 +97,7 @@ def best_with_bounds(problem: ShardingProblem) -> tuple[tuple[int, ...], Bounds]
     Raises:
         TooLargeError: a table would be larger than the memory limit.
     """
-    remaining, bounds = _discarded(problem, -1.0)
+    remaining, bounds = _discard(problem, -1.0)
     assert bounds is not None
     if _proven(remaining, bounds):
         return bounds.configuration, bounds
@@ -179,7 +179,7 @@ def _proven(remaining: _Remaining, bounds: Bounds) -> bool:
     return bounds.meets(CLOSE) and remaining.order[1] > SMALL
 
 
-def _discarded(
+def _discard(
     problem: ShardingProblem, small: float
 ) -> tuple[_Remaining, Bounds | None]:
     """Discard configurations that are in no best strategy; return the rest, and the bounds that say

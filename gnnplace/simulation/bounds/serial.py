@@ -109,12 +109,14 @@ class Seen(NamedTuple):
 
 def with_serial_runs(relaxation: Relaxation) -> Relaxation:
     """Return the relaxation with heads and tails that know of serial runs."""
-    tail = _raised(relaxation, relaxation.tail, reverse=True)
-    head = _raised(relaxation, relaxation.head, reverse=False)
+    tail = _raise_bounds(relaxation, relaxation.tail, reverse=True)
+    head = _raise_bounds(relaxation, relaxation.head, reverse=False)
     return replace(relaxation, least_head=head, least_tail=tail)
 
 
-def _raised(relaxation: Relaxation, least: FloatArray, *, reverse: bool) -> FloatArray:
+def _raise_bounds(
+    relaxation: Relaxation, least: FloatArray, *, reverse: bool
+) -> FloatArray:
     """Return the heads, or tails of the graph as it is reversed, that are not below
     ``least``. [n]
     """
@@ -168,7 +170,7 @@ def _raise_all(order: IntArray, inputs: Inputs, value: FloatArray) -> None:
     for x in order:
         low = inputs.begin[x]
         for k in range(inputs.begin[x + 1] - low):
-            earliest = _fed(inputs, value, x, k)
+            earliest = _find_feed_time(inputs, value, x, k)
             if k > 0:
                 earliest = max(earliest, value[low + k - 1] + inputs.work[x])
             value[low + k] = max(value[low + k], earliest)
@@ -187,7 +189,7 @@ def _rank(inputs: Inputs, edge: int, rank: int) -> int:
 
 
 @inner(_nrt=False)
-def _fed(inputs: Inputs, value: FloatArray, x: int, k: int) -> float:
+def _find_feed_time(inputs: Inputs, value: FloatArray, x: int, k: int) -> float:
     """Return the seconds before which the inputs of rank ``k`` of ``x`` are not there."""
     earliest = 0.0
     for e in range(inputs.offset[x], inputs.offset[x + 1]):

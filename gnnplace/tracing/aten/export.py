@@ -200,12 +200,12 @@ def _cut(
     module = cutter(exported, _export, own=custom_gradients)
     if not cutter.repaired:
         return traced
-    retraced = _rewritten(exported.module(check_guards=False), inputs, step)
+    retraced = _trace_rewritten(exported.module(check_guards=False), inputs, step)
     if signature(retraced, by_numbers=True) != signature(traced, by_numbers=True):
         fixed = "the model does more than a rewritten forward pass keeps"
         cutter(exported, _export, own=custom_gradients, fixed=fixed)
         return traced
-    return _rewritten(module, inputs, step)
+    return _trace_rewritten(module, inputs, step)
 
 
 def _export(step: StepModule) -> torch.export.ExportedProgram:
@@ -238,7 +238,7 @@ def _fakes_as_buffers(step: StepModule) -> Iterator[None]:
             module.__dict__[name] = value
 
 
-def _rewritten(
+def _trace_rewritten(
     module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule
 ) -> Traced:
     """Trace forward and backward of an exported forward pass."""
@@ -312,8 +312,8 @@ def _joint_once(
         module_paths(traceable.step),
         torch.enable_grad(),
         functorch_config.patch(backward_pass_autocast="off"),
-        patch.object(torch.autograd, "grad", _backward_of(traceable)),
-        patch.object(torch.Tensor, "register_hook", _hook_of(traceable)),
+        patch.object(torch.autograd, "grad", _make_backward(traceable)),
+        patch.object(torch.Tensor, "register_hook", _make_hook(traceable)),
     ):
         joint = aot_export_joint_with_descriptors(
             stack, traceable, inputs, keep_inference_input_mutations=in_graph
@@ -332,7 +332,7 @@ def _joint_once(
     return Traced(graph, slots, tuple(ordered), tensors), bool(second_runs)
 
 
-def _backward_of(traceable: TraceableStep) -> Callable[..., Any]:
+def _make_backward(traceable: TraceableStep) -> Callable[..., Any]:
     """Return `torch.autograd.grad` for tracing: it begins the step's backward pass."""
     original = torch.autograd.grad
 
@@ -344,7 +344,7 @@ def _backward_of(traceable: TraceableStep) -> Callable[..., Any]:
     return grad
 
 
-def _hook_of(traceable: TraceableStep) -> Callable[..., Any]:
+def _make_hook(traceable: TraceableStep) -> Callable[..., Any]:
     """Return `Tensor.register_hook` for tracing, which notes the hook."""
     original = torch.Tensor.register_hook
 

@@ -73,7 +73,7 @@ def _run_layers(
                 layer_fn(x, backward_state, backward_weights, has_biases, reverse=True)
             )
         for (_, final_state), initial in zip(outputs, initial_states, strict=True):
-            final_states.append(_with_shape_of(final_state, initial))
+            final_states.append(_shape_like(final_state, initial))
         if bidirectional:
             x = torch.cat([y for y, _ in outputs], -1)
         else:
@@ -83,7 +83,7 @@ def _run_layers(
     return (x.transpose(0, 1) if batch_first else x), final_states
 
 
-def _with_shape_of(final_state: State, initial_state: State) -> State:
+def _shape_like(final_state: State, initial_state: State) -> State:
     """Return a layer's final state, a tensor or two, in the shape of its initial one."""
     if isinstance(final_state, torch.Tensor):
         assert isinstance(initial_state, torch.Tensor)

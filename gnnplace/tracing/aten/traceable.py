@@ -129,7 +129,7 @@ class TraceableStep(nn.Module):
                 loss = self.step(*tensors)
             finally:
                 self._traced = [place.tensor for place in self._places]
-                changed = self._taken_back(tensors_before)
+                changed = self._take_back(tensors_before)
         self.rebound = tuple(changed)
         return (loss, *(value.detach() for value in changed.values()))
 
@@ -174,9 +174,7 @@ class TraceableStep(nn.Module):
             for (place, _), tensor in zip(self._ties, tensors, strict=True):
                 place.put(tensor)
 
-    def _taken_back(
-        self, tensors_before: list[torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def _take_back(self, tensors_before: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return new tensors of rebound buffers; the old ones are bound again.
 
         Raises:

@@ -254,7 +254,7 @@ class _Follower:
             return same(from_batch=True)
         if not isinstance(node.target, OpOverload):
             return self._inside(node, twin)
-        state = self._ruled(node, twin)
+        state = self._apply_rule(node, twin)
         self._alias(node, state)
         return state
 
@@ -303,7 +303,7 @@ class _Follower:
         }
         return nested.results()
 
-    def _ruled(self, node: fx.Node, twin: fx.Node) -> States:
+    def _apply_rule(self, node: fx.Node, twin: fx.Node) -> States:
         """Return the state that the op's rule gives, with its operands changed as it asks for."""
         for _ in range(TRIES):
             op = Op(node, twin, self.states, self.count)
@@ -324,7 +324,7 @@ class _Follower:
                     MIXED, from_batch=op.from_batch, culprit=node, why=str(error)
                 )
             except UndecidedError as error:
-                return self._undecided(op, str(error))
+                return self._assume_states(op, str(error))
         return State(UNKNOWN, culprit=node, why="its operands cannot be repaired")
 
     def _not_given(self, node: fx.Node, operand: fx.Node) -> State:
@@ -336,7 +336,7 @@ class _Follower:
         )
         return State(MIXED, culprit=node, why=why)
 
-    def _undecided(self, op: Op, why: str) -> States:
+    def _assume_states(self, op: Op, why: str) -> States:
         """Return UNKNOWN, or, with `assume`, the states that the result shapes imply."""
         failed = State(UNKNOWN, from_batch=op.from_batch, culprit=op.node, why=why)
         if not self.mode.assume:
@@ -476,13 +476,13 @@ class _Follower:
     ) -> None:
         """Let a node read another operand: given, or multiplied."""
         if factor is not None:
-            new = self._multiplied(node, operand, factor)
+            new = self._multiply(node, operand, factor)
         else:
             assert twin is not None
             new = self._given(node, operand, twin)
         replace_operand(node, operand, new)
 
-    def _multiplied(self, node: fx.Node, operand: fx.Node, factor: float) -> fx.Node:
+    def _multiply(self, node: fx.Node, operand: fx.Node, factor: float) -> fx.Node:
         """Return an operand times a factor."""
         is_whole = float(factor).is_integer()
         new = insert(

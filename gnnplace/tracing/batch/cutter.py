@@ -126,12 +126,12 @@ class Cutter:
         else:
             self._tried = None
         write_out_counts(full)
-        flow = self._followed(share, full)
+        flow = self._follow_batch(share, full)
         loss = flow.loss
         if loss.kind == UNKNOWN and self._has_numbers:
             # Take it that ops without a rule keep examples apart; the numbers decide below.
             share = _module(exported)
-            flow = self._followed(share, full, assume=True)
+            flow = self._follow_batch(share, full, assume=True)
             if flow.loss.kind == MIXED:
                 loss = flow.loss
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
@@ -191,12 +191,12 @@ class Cutter:
 
     def _bear(self, share: fx.GraphModule, whole: fx.GraphModule, assume: bool) -> None:
         """Note what an unrepaired share needs; refuse one that needs a number of the batch."""
-        flow = self._followed(share, whole, assume=assume, equal=True)
+        flow = self._follow_batch(share, whole, assume=assume, equal=True)
         self._judge(flow.loss, None)
         conditions = [EVEN] if flow.counts else []
         self.batch = replace(self.batch, notes=(*conditions, *notes(flow)))
 
-    def _followed(
+    def _follow_batch(
         self,
         share: fx.GraphModule,
         whole: fx.GraphModule,

@@ -62,8 +62,8 @@ def differences(
         Empty if nothing is; None if it cannot be told: the step draws random numbers elsewhere
         than in dropout, takes too much memory, or has no gradients to speak of.
     """
-    frozen_whole = _frozen(whole)
-    frozen_share = _frozen(share)
+    frozen_whole = _freeze(whole)
+    frozen_share = _freeze(share)
     if frozen_whole is None or frozen_share is None:
         return None
     if _bytes(whole) > ROOM * psutil.virtual_memory().available:
@@ -197,7 +197,7 @@ def _step(
     return {"": loss.detach()} | {name: g for name, g in pairs if g is not None}
 
 
-def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
+def _freeze(module: fx.GraphModule) -> fx.GraphModule | None:
     """Return a copy with batch norm frozen and dropout off, free to change its buffers; or None."""
     graph, places = fx.Graph(), {}  # type: ignore[var-annotated]
     graph.output(graph.graph_copy(module.graph, places))
@@ -257,14 +257,16 @@ def unequal(
     """
     random = torch.Generator().manual_seed(0)
     slots = list(module.graph.find_nodes(op="placeholder"))
-    ignored = _ignored(module.graph)
+    ignored = _make_ignored(module.graph)
     return tuple(
-        tensor if axis is None else _uneven(tensor, axis, ignored.get(slot), random)
+        tensor
+        if axis is None
+        else _make_uneven(tensor, axis, ignored.get(slot), random)
         for tensor, axis, slot in zip(inputs, batch.axes, slots, strict=True)
     )
 
 
-def _uneven(
+def _make_uneven(
     tensor: torch.Tensor, axis: int, ignored: int | None, random: torch.Generator
 ) -> torch.Tensor:
     """Return a mask or targets with random entries taken out; other tensors as they are."""
@@ -281,7 +283,7 @@ def _uneven(
     )
 
 
-def _ignored(graph: fx.Graph) -> dict[fx.Node, int]:
+def _make_ignored(graph: fx.Graph) -> dict[fx.Node, int]:
     """Return inputs that are targets of a loss which ignores a class, with that class."""
     ignored: dict[fx.Node, int] = {}
     for node in graph.nodes:

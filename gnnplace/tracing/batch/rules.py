@@ -169,7 +169,7 @@ def added(op: Op) -> State:
         not isinstance(a, fx.Node) and a not in (0, None) for a in numbers
     )
     if any(state.kind == SUM for _, state in states):
-        return _added_sums(op, states, plain_number)
+        return _add_sums(op, states, plain_number)
     scales = {round(s.scale, 12) for _, s in states if s.kind == SPLIT}
     mixed = len(scales) > 1 or plain_number or any(s.kind == SAME for _, s in states)
     if scales and mixed:
@@ -179,7 +179,7 @@ def added(op: Op) -> State:
     return only_state(aligned(op, operands, scales.pop() if scales else 1.0))
 
 
-def _added_sums(op: Op, states: list[tuple[fx.Node, State]], number: bool) -> State:
+def _add_sums(op: Op, states: list[tuple[fx.Node, State]], number: bool) -> State:
     """Return the state of a sum to which something is added: operands become means first."""
     mean = 1.0 / op.count
     scales = {state.scale for _, state in states if state.kind == SUM}

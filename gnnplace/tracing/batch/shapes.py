@@ -63,11 +63,11 @@ def expanded(op: Op) -> States:
     if state.kind == SAME:
         return fresh(op)
     if state.kind == SPLIT and "repeat" in op.name:
-        return _repeated(op, state)
+        return _repeat_batch(op, state)
     return carried(op)
 
 
-def _repeated(op: Op, state: State) -> State:
+def _repeat_batch(op: Op, state: State) -> State:
     """Return the state of copies of the batch: parts of one axis, as of a concatenation."""
     (share, full), new = (
         op.shapes[0],
@@ -120,7 +120,7 @@ def joined(op: Op) -> State:
         op.get("tensors")
     )
     if any(op.state(n).kind == SUM for n in nodes):
-        return _joined_sums(op, nodes)
+        return _join_sums(op, nodes)
     states = [op.plain(n) for n in nodes]
     rank = len(shape_of(nodes[0]))
     stack = op.name == "stack"
@@ -141,7 +141,7 @@ def joined(op: Op) -> State:
     return op.split(place, outer * len(nodes))
 
 
-def _joined_sums(op: Op, nodes: list[fx.Node]) -> State:
+def _join_sums(op: Op, nodes: list[fx.Node]) -> State:
     """Return the state of losses in one tensor: all of one scale, or as means."""
     states = [op.state(n) for n in nodes]
     scales = {state.scale if state.kind == SUM else None for state in states}
@@ -173,7 +173,7 @@ def indexed(op: Op) -> State:
         raise UndecidedError("it indexes axes that are apart")
     places = {_placed(op, indices[d], rank, d, state) for d in indexed_axes} - {None}
     if not places:
-        return _unindexed(op, state, indexed_axes, rank)
+        return _follow_index(op, state, indexed_axes, rank)
     if len(places) > 1:
         raise MixesError("it pairs examples of the batch")
     place, outer = next(iter(places))  # type: ignore[misc]
@@ -213,7 +213,7 @@ def _reads_position(op: Op, state: State) -> bool:
     return index is not None and op.state(index).kind == POSITION
 
 
-def _unindexed(op: Op, state: State, indexed_axes: list[int], rank: int) -> State:
+def _follow_index(op: Op, state: State, indexed_axes: list[int], rank: int) -> State:
     """Return the state of a look-up whose indices are the same in all shares."""
     if state.kind == SAME:
         return fresh(op)

@@ -500,7 +500,7 @@ def as_one_call(model: nn.Module) -> Iterator[None]:
     if registry is None:
         yield
         return
-    registry.ALL_EXPERTS_FUNCTIONS.register(NAME, _of_transformers)
+    registry.ALL_EXPERTS_FUNCTIONS.register(NAME, _run_experts)
     implementations = [
         (config, getattr(config, IMPLEMENTATION)) for config in _configurations(model)
     ]
@@ -532,7 +532,7 @@ def _configurations(model: nn.Module) -> list[Any]:
     return list({id(c): c for c in owners if hasattr(c, IMPLEMENTATION)}.values())
 
 
-def _of_transformers(
+def _run_experts(
     module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
     """Run the forward pass of a module of experts of transformers.
@@ -546,7 +546,7 @@ def _of_transformers(
     if act is None or (
         module.has_gate and not (has_default_gate and module.is_concatenated)
     ):
-        act = _gate_of(module)
+        act = _find_gate(module)
     norm = getattr(module, "has_post_expert_norm", False)
     if norm or act is None:
         raise CaptureError(
@@ -579,7 +579,7 @@ class _Reads:
         return self.read.setdefault(name, getattr(self.of, name))
 
 
-def _gate_of(module: Any) -> str | None:
+def _find_gate(module: Any) -> str | None:
     """Return the name of a module's gate in `GATES`; None if it mixes rows or columns.
 
     The name has the formula and the numbers that it reads, so that every process finds the same.

@@ -87,7 +87,7 @@ def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | Non
         return None
     if assertion.test is None:
         return None
-    if name == "__bool__" and (jump := _jump_of(frame)) is not None:
+    if name == "__bool__" and (jump := _find_jump(frame)) is not None:
         inside = (
             assertion.node is assertion.statement
             or assertion.find_outcome(name) is not None
@@ -215,7 +215,7 @@ def _asking_frame() -> FrameType | None:
 
 def _find_assertion(frame: FrameType) -> _Assertion | None:
     """Return the assertion that a frame is in; None where it is in none."""
-    node, syntax = _node_of(frame)
+    node, syntax = _find_running_node(frame)
     if node is None or syntax is None:
         return None
     around = (node, *syntax.ancestors(node))
@@ -325,7 +325,7 @@ def _is_caught(frame: FrameType) -> bool:
         code = current.f_code
         theirs = not code.co_filename.startswith((_TORCH, _PACKAGE))
         if theirs and code.co_exceptiontable:
-            node, syntax = _node_of(current)
+            node, syntax = _find_running_node(current)
             if node is None or syntax is None or _is_tried(node, syntax):
                 return True
         current = current.f_back
@@ -355,7 +355,7 @@ def _truth_without_error(
     condition is left without one, or that the next part is asked.
     """
     instructions = _instructions(code)
-    index = _index_of(code, jump.offset)
+    index = _find_instruction(code, jump.offset)
     onward = instructions[index + 1].offset
     target = int(jump.argval)
     truth_of_jump = "_IF_TRUE" in jump.opname
@@ -380,7 +380,7 @@ def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
     return tuple(dis.get_instructions(code))
 
 
-def _index_of(code: CodeType, offset: int) -> int:
+def _find_instruction(code: CodeType, offset: int) -> int:
     """Return the index of the instruction at an offset, or before the caches that are there."""
     return bisect_right(_instructions(code), offset, key=lambda x: x.offset) - 1
 
@@ -388,7 +388,7 @@ def _index_of(code: CodeType, offset: int) -> int:
 def _may_return(code: CodeType, start: int) -> bool:
     """Return whether code from an offset on can end otherwise than by an error."""
     instructions = _instructions(code)
-    waiting = [_index_of(code, start)]
+    waiting = [_find_instruction(code, start)]
     visited = set[int]()
     while waiting:
         index = waiting.pop()
@@ -402,7 +402,7 @@ def _may_return(code: CodeType, start: int) -> bool:
             continue
         jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
         if jumps:
-            waiting.append(_index_of(code, int(instruction.argval)))
+            waiting.append(_find_instruction(code, int(instruction.argval)))
         if (
             not jumps
             or "_IF_" in instruction.opname
@@ -412,10 +412,10 @@ def _may_return(code: CodeType, start: int) -> bool:
     return False
 
 
-def _jump_of(frame: FrameType) -> dis.Instruction | None:
+def _find_jump(frame: FrameType) -> dis.Instruction | None:
     """Return the conditional jump for which a frame asks, if it does."""
     instructions = _instructions(frame.f_code)
-    index = _index_of(frame.f_code, frame.f_lasti)
+    index = _find_instruction(frame.f_code, frame.f_lasti)
     if instructions[index].opname == "TO_BOOL":  # Python 3.13 asks before it jumps
         index += 1
     instruction = instructions[index]
@@ -430,7 +430,7 @@ _Position = tuple[int, int, int, int]
 
 def _position(code: CodeType, offset: int) -> _Position | None:
     """Return the place in the source of the instruction at an offset."""
-    place = _instructions(code)[_index_of(code, offset)].positions
+    place = _instructions(code)[_find_instruction(code, offset)].positions
     if place is None or place.lineno is None or place.end_lineno is None:
         return None
     if place.col_offset is None or place.end_col_offset is None:
@@ -449,7 +449,7 @@ def _covers(node: ast.AST, place: _Position | None) -> bool:
     return first <= (place[0], place[2]) and (place[1], place[3]) <= last
 
 
-def _node_of(frame: FrameType) -> tuple[ast.AST | None, _Syntax | None]:
+def _find_running_node(frame: FrameType) -> tuple[ast.AST | None, _Syntax | None]:
     """Return the innermost node of the code that a frame is running, and its file."""
     code = frame.f_code
     source = "".join(linecache.getlines(code.co_filename, frame.f_globals))
@@ -468,7 +468,9 @@ def _find_node(
     inner = next((x for x in ast.walk(syntax.tree) if _is_source_of(x, code)), None)
     while inner is not None:
         node = inner
-        inner = next((x for x in _placed_children(node) if _covers(x, place)), None)
+        inner = next(
+            (x for x in _list_placed_children(node) if _covers(x, place)), None
+        )
     return node, syntax
 
 
@@ -480,13 +482,13 @@ def _is_source_of(node: ast.AST, code: CodeType) -> bool:
     return min(lines) == code.co_firstlineno
 
 
-def _placed_children(node: ast.AST) -> Iterator[ast.AST]:
+def _list_placed_children(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes below a node that have a place; those that have none have nodes below."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr | ast.stmt | ast.ExceptHandler):
             yield child
         else:
-            yield from _placed_children(child)
+            yield from _list_placed_children(child)
 
 
 @lru_cache(64)

@@ -146,7 +146,7 @@ class Attributes:
             renew: Called on every tensor that is put there; returns what stands for it.
         """
         for item, content_left in self._left:
-            _write(item, _renewed(content_left, renew))
+            _write(item, _renew(content_left, renew))
 
 
 def owners(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -289,14 +289,14 @@ def _joined(name: str, key: object, item: object) -> str:
     return str(key)
 
 
-def _renewed(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> object:
+def _renew(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> object:
     """Return a content with other tensors."""
     if isinstance(content, torch.Tensor):
         return renew(content)
     if isinstance(content, dict):
-        return {key: _renewed(value, renew) for key, value in content.items()}
+        return {key: _renew(value, renew) for key, value in content.items()}
     if type(content) in (list, tuple):
-        return type(content)(_renewed(value, renew) for value in content)
+        return type(content)(_renew(value, renew) for value in content)
     return content
 
 

@@ -216,7 +216,7 @@ def indexed(tensor: torch.Tensor, index: object) -> torch.Tensor:
     """Return `tensor[index]` by ops: numbers, slices, `None`, `...`, tensors, lists of numbers."""
     axis = 0
     gathered = dict[int, torch.Tensor]()
-    for part in _spelled_out(
+    for part in _spell_out(
         tensor, list(index) if isinstance(index, tuple) else [index]
     ):
         if part is None:
@@ -239,7 +239,7 @@ def indexed(tensor: torch.Tensor, index: object) -> torch.Tensor:
     )
 
 
-def _spelled_out(tensor: torch.Tensor, parts: list[Any]) -> list[Any]:
+def _spell_out(tensor: torch.Tensor, parts: list[Any]) -> list[Any]:
     """Return the parts of an index with entire slices in the place of `...`."""
     ellipsis = next((k for k, part in enumerate(parts) if part is Ellipsis), None)
     if ellipsis is None:

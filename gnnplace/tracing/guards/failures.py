@@ -147,7 +147,9 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     if type(error).__name__ in UNKNOWN:
         message = on_numbers(str(error).partition("(")[0], place, module)
         is_branch = source_line(place).startswith("if ")
-        return message + (_of_chance(module) if is_branch else _of_experts(module))
+        return message + (
+            _find_dropped_layers(module) if is_branch else _find_experts_hint(module)
+        )
     if any(
         f.f_code.co_filename.endswith("_higher_order_ops/cond.py")
         for f, _ in _frames(error)
@@ -176,7 +178,7 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     return message
 
 
-def _of_chance(module: nn.Module | None) -> str:
+def _find_dropped_layers(module: nn.Module | None) -> str:
     """Return the rate by which a model of transformers leaves out layers, if it has one."""
     fields = getattr(getattr(module, "config", None), "__dict__", {})
     rates = [name for name, rate in fields.items() if "layerdrop" in name and rate]
@@ -185,7 +187,7 @@ def _of_chance(module: nn.Module | None) -> str:
     return ""
 
 
-def _of_experts(module: nn.Module | None) -> str:
+def _find_experts_hint(module: nn.Module | None) -> str:
     """Return what the experts of a mixture can be written by, if a module looks like them."""
     if module is None or hasattr(module, "add_self_loops"):
         return ""
@@ -218,11 +220,11 @@ def on_numbers(op: str, place: str, module: nn.Module | None = None) -> str:
             "loops among the edges; make it with add_self_loops=False, and add them to edge_index "
             "before the model (torch_geometric.utils.add_remaining_self_loops)"
         )
-    description, remedy = _of_numbers(op, source_line(place))
+    description, remedy = _find_numbers_hint(op, source_line(place))
     return f"the step depends on the numbers of a tensor{description}, and {STEP}; {remedy}"
 
 
-def _of_numbers(op: str, line: str) -> tuple[str, str]:
+def _find_numbers_hint(op: str, line: str) -> tuple[str, str]:
     """Return what of a line asks for numbers, and what to write instead."""
     shape = next((name for name in SHAPES if name in op or f"{name}(" in line), "")
     if "ctc_loss" in op or "ctc_loss(" in line:

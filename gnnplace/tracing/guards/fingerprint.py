@@ -391,9 +391,9 @@ class Fingerprint:
             pass
         return [
             *self._of_modules(snapshot),
-            *self._of_tensors(snapshot),
-            *self._of_attributes(snapshot),
-            *self._of_optimizer(snapshot),
+            *self._list_tensor_changes(snapshot),
+            *self._list_attribute_changes(snapshot),
+            *self._list_optimizer_changes(snapshot),
         ]
 
     def _of_modules(self, snapshot: _Snapshot) -> Iterator[Change]:
@@ -415,7 +415,7 @@ class Fingerprint:
                 "hooks", f"module {self._paths[i]!r} has other hooks than when recorded"
             )
 
-    def _of_tensors(self, snapshot: _Snapshot) -> Iterator[Change]:
+    def _list_tensor_changes(self, snapshot: _Snapshot) -> Iterator[Change]:
         """Yield changes of flags, types, devices, hooks and memory of tensors."""
         recorded = self._recorded
         columns = (
@@ -439,7 +439,7 @@ class Fingerprint:
             if is_moved and all(a == b for a, b in pairs[:3]):
                 yield Change(MEMORY, title)
 
-    def _of_attributes(self, snapshot: _Snapshot) -> Iterator[Change]:
+    def _list_attribute_changes(self, snapshot: _Snapshot) -> Iterator[Change]:
         """Yield changes of attributes, of what they hold, and of values outside of modules."""
         recorded = self._recorded
         pairs = zip(
@@ -474,7 +474,7 @@ class Fingerprint:
                 return f"{title}: its tensor {name} has other numbers; register it as a buffer"
         return "a tensor that is no buffer has other numbers; register it as a buffer of the model"
 
-    def _of_optimizer(self, snapshot: _Snapshot) -> Iterator[Change]:
+    def _list_optimizer_changes(self, snapshot: _Snapshot) -> Iterator[Change]:
         """Yield a change of the optimizer's parameters or state."""
         if snapshot.groups != self._recorded.groups:
             yield Change(

@@ -215,8 +215,10 @@ class Numbering(BareMode):
         options: list[tuple[str, Any]] = []
         for key, value in kwargs.items():
             if key != "out":
-                options.append((key, self._hashed(value, read)))
-        return hash((signature.name, self._hashed(operands, read), tuple(options)))
+                options.append((key, self._hash_argument(value, read)))
+        return hash(
+            (signature.name, self._hash_argument(operands, read), tuple(options))
+        )
 
     def _note_question(
         self, func: object, signature: Signature, args: tuple[Any, ...], read: list[int]
@@ -255,7 +257,7 @@ class Numbering(BareMode):
     ) -> int:
         """Give tensors a number as made of others by what a key stands for, and return it."""
         read: list[int] = []
-        number = hash((key, self._hashed(operands, read)))
+        number = hash((key, self._hash_argument(operands, read)))
         self._drawn = True  # or may have: it is not looked into
         for i, tensor in enumerate(results):
             self._alive.append(tensor)
@@ -266,7 +268,7 @@ class Numbering(BareMode):
             self._note(cell[0], ("", str(key), read))
         return number
 
-    def _hashed(self, value: object, read: list[int]) -> Hashable:
+    def _hash_argument(self, value: object, read: list[int]) -> Hashable:
         """Return what stands for an argument; numbers of tensors are added to `read`."""
         if isinstance(value, torch.Tensor):
             number = self.number(value)
@@ -275,7 +277,7 @@ class Numbering(BareMode):
             read.append(number)
             return number
         if isinstance(value, list | tuple):
-            return tuple(self._hashed(x, read) for x in value)
+            return tuple(self._hash_argument(x, read) for x in value)
         # The type is part of the key, because 1, 1.0 and True have the same hash.
         plain = isinstance(value, bool | int | float | complex)
         if plain:

@@ -107,7 +107,7 @@ def _is_library(thing: object) -> bool:
     return package in LIBRARIES or (named and package in STANDARD)
 
 
-def _shadowed(thing: object) -> list[str]:
+def _find_shadowed(thing: object) -> list[str]:
     """Return data of an object's class, whose place an attribute of the object may take later."""
     kinds = () if isinstance(thing, type | ModuleType) else type(thing).__mro__
     return [
@@ -200,7 +200,7 @@ class _Code:
     def _hold(self, thing: object, table: Mapping[str, Any], title: str) -> None:
         """Note the dict of an object, class or function that is no library's."""
         if not _is_library(thing):
-            self._holders.append((table, title, _shadowed(thing)))
+            self._holders.append((table, title, _find_shadowed(thing)))
             self._settable.append((thing, title))
 
     def _function(self, function: FunctionType) -> None:
@@ -253,7 +253,7 @@ class _Code:
                 for name in self._names.intersection((*table, *shadowed)):
                     self._slot(table, name, title)
         for module, title in self._later:
-            for name in self._names.intersection(_shadowed(module)).difference(
+            for name in self._names.intersection(_find_shadowed(module)).difference(
                 vars(module)
             ):
                 self._slot(vars(module), name, title)

@@ -54,7 +54,7 @@ def watched() -> Iterator[None]:
     """
     places: list[str] = []
     with other_generators() as generators, ExitStack() as stack:
-        for context in (*_answers(), *_refusals(), _unanswered(places)):
+        for context in (*_answers(), *_refusals(), _collect_unanswered(places)):
             stack.enter_context(context)
         yield
     if generators:
@@ -114,10 +114,10 @@ def _refusals() -> Iterator[Patch]:
         (torch.autograd, "backward", "use torch.autograd.grad"),
     ):
         yield patch.object(owner, name, _refusal(name, remedy))
-    yield patch.object(functional, "handle_torch_function", _handled)
+    yield patch.object(functional, "handle_torch_function", _handle)
 
 
-def _handled(
+def _handle(
     function: Callable[..., object],
     tensors: Sequence[object],
     *args: object,
@@ -146,7 +146,7 @@ def _refusal(name: str, remedy: str) -> Callable[..., None]:
     return refuse
 
 
-def _unanswered(places: list[str]) -> Patch:
+def _collect_unanswered(places: list[str]) -> Patch:
     """Return a patch that collects the places of questions which fake tensors cannot answer."""
     original = fake_tensor.DataDependentOutputException.__init__
 

@@ -82,7 +82,7 @@ def attention(case: Case) -> Rule:
         "attention",
         (*lead, rows, None),
         flops=flops,
-        run=_of_queries if causal else None,
+        run=_attend_part if causal else None,
         exchanges={ZIGZAG: sent},
     )
     extents = dict(rule.extents)
@@ -110,7 +110,7 @@ def _mask_axes(
     return (*leading, rows, None)[-len(shape) :]
 
 
-def _of_queries(
+def _attend_part(
     call: LayerCall, args: Operands, kwargs: Keywords, share: Share
 ) -> torch.Tensor:
     """Attend for a part of the queries, which see the keys up to their own position.

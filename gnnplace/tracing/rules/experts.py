@@ -74,7 +74,7 @@ def _part(
     experts = ExpertWeights(up, down, act, *biases)
     for label in (DISPATCH, SPREAD):
         if share.parts(label) > 1:
-            return _dispatched(call, x, index, weights, experts, share, label)
+            return _dispatch_tokens(call, x, index, weights, experts, share, label)
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
         return balanced(x, index, weights, experts, parts / share.fullest)
@@ -91,7 +91,7 @@ def _part(
     return result
 
 
-def _dispatched(
+def _dispatch_tokens(
     call: LayerCall,
     x: torch.Tensor,
     index: torch.Tensor,

@@ -70,10 +70,10 @@ def batch_norm(case: Case) -> Rule:
     if not training:
         return draft.rule(NORM, axes)
     sums = {BATCH: Exchanged(2 * case.shapes[0][1])}
-    return draft.rule(NORM, axes, run=_synchronised, exchanges=sums)
+    return draft.rule(NORM, axes, run=_synchronise, exchanges=sums)
 
 
-def _synchronised(
+def _synchronise(
     call: LayerCall, args: Operands, kwargs: Keywords, share: Share
 ) -> torch.Tensor:
     """Run batch norm over the batch of all devices (Ioffe and Szegedy, 2015, arXiv 1502.03167)."""

@@ -195,7 +195,7 @@ def unmoved(case: Case) -> Rule:
 
 def indexed(case: Case) -> Rule:
     """Split `x[...]` with numbers, slices, None and `...` along axes that are taken entirely."""
-    axes = _indexed_axes(case)
+    axes = _find_indexed_axes(case)
     if axes is None:
         return whole(case, "an index that is a tensor")
     return case.reads(axes[0]).rule(SHAPE, axes[1])
@@ -203,7 +203,7 @@ def indexed(case: Case) -> Rule:
 
 def assigned(case: Case) -> Rule:
     """Split `x[...] = y` as `x[...]`; y has its last axes, or one element along them."""
-    axes = _indexed_axes(case)
+    axes = _find_indexed_axes(case)
     if axes is None or len(case.shapes) > 2:
         return whole(case, "an index that is a tensor")
     read_axes, result_axes = axes
@@ -260,7 +260,7 @@ def made_like(case: Case) -> Rule:
     return replace(rule, run=run)
 
 
-def _indexed_axes(case: Case) -> tuple[Axes, Axes] | None:
+def _find_indexed_axes(case: Case) -> tuple[Axes, Axes] | None:
     """Return labels of a tensor and of what an index takes of it; None if an index is a tensor."""
     index = case.call.args[1]
     if isinstance(index, tuple):
@@ -436,7 +436,7 @@ def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
         for value in call.reads:
             readers[value] = readers.get(value, 0) + 1
     for i, call in enumerate(graph.calls):
-        cut = _cut_axis(graph, call) or _folded_axis(grouped_rules[i])
+        cut = _cut_axis(graph, call) or _find_folded_axis(grouped_rules[i])
         if cut is None:
             continue
         axis, pieces = cut
@@ -451,7 +451,7 @@ def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
     return tuple(grouped_rules)
 
 
-def _folded_axis(rule: Rule) -> tuple[int, int] | None:
+def _find_folded_axis(rule: Rule) -> tuple[int, int] | None:
     """Return the axis that a call reshapes into pieces and their features, and their number."""
     if rule.kind != SHAPE:
         return None

@@ -162,10 +162,10 @@ def capture_graph(model: CapturedModel) -> CapturedGraph:
         "optimizer": model.optimizer,
         "versions": {package: version(package) for package in PACKAGES},
     }
-    return _graph_of(program, origin)
+    return _make_graph(program, origin)
 
 
-def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
+def _make_graph(program: Program, origin: dict[str, Any]) -> CapturedGraph:
     fine = program_graph(program)
     group = group_ops(program, len(program.ops))  # only what must not be parted
     grouped = group_graph(

@@ -89,7 +89,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         is_split = dataset.endswith(".npz")
         self.store = ReleaseStore(dataset) if is_split else find_dataset(dataset, start)
         self.cluster, self.microbatches, self.groups = cluster, microbatches, groups
-        sums = _sums_of(self.store)
+        sums = _hash_files(self.store)
         if cluster is not None:
             sums |= {
                 "on": f"{cluster} {preset(cluster)} {microbatches} {groups} {FEATURE_VERSION}"
@@ -172,7 +172,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         self.slices = parts["slices"] or None
 
 
-def _sums_of(store: CapturedStore | ReleaseStore) -> dict[str, str]:
+def _hash_files(store: CapturedStore | ReleaseStore) -> dict[str, str]:
     """Return the SHA-256 of the files that graphs are read from, by name."""
     if isinstance(store, CapturedStore):
         return checksums(store.folder)

@@ -275,10 +275,10 @@ def _profile(folder: Path, name: str, problem: Problem) -> MeasuredProfile:
         began=_text(datetime.now(UTC)),
     )
     _append(folder / PROFILES, row)
-    return _profile_of(row, str(folder / PROFILES))
+    return _make_profile(row, str(folder / PROFILES))
 
 
-def _profile_of(row: ProfileRow, source: str) -> MeasuredProfile:
+def _make_profile(row: ProfileRow, source: str) -> MeasuredProfile:
     return MeasuredProfile(
         time=NANOSECOND * np.array(row.nanoseconds, dtype=np.float64),
         cluster=cluster_from_data(row.cluster, source),
@@ -317,7 +317,7 @@ def _read_rows(folder: Path) -> list[PairRow]:
 def _read_profiles(folder: Path) -> dict[str, MeasuredProfile]:
     path = folder / PROFILES
     rows = _read_lines(path, ProfileRow)
-    return {row.graph: _profile_of(row, str(path)) for row in rows}
+    return {row.graph: _make_profile(row, str(path)) for row in rows}
 
 
 def read_pairs(folder: str | Path) -> dict[str, MeasuredGraph]:
@@ -333,13 +333,13 @@ def read_pairs(folder: str | Path) -> dict[str, MeasuredGraph]:
     for row in _read_rows(Path(folder)):
         by_graph[row.graph].append(row)
     return {
-        name: _measured_graph(profiles[name], rows)
+        name: _measure_graph(profiles[name], rows)
         for name, rows in by_graph.items()
         if name in profiles and len(rows) == PAIRS
     }
 
 
-def _measured_graph(profile: MeasuredProfile, rows: Sequence[PairRow]) -> MeasuredGraph:
+def _measure_graph(profile: MeasuredProfile, rows: Sequence[PairRow]) -> MeasuredGraph:
     digits = [np.array(list(row.device), dtype=np.int32) for row in rows]
     return MeasuredGraph(
         profile=profile,

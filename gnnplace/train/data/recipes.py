@@ -138,7 +138,7 @@ def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
     )
 
 
-def _varied() -> tuple[CapturedModel, ...]:
+def _make_varied() -> tuple[CapturedModel, ...]:
     """Return graphs of families with branches.
 
     The sizes of each are drawn from its name. No two graphs have the same.
@@ -186,7 +186,7 @@ SAMPLED = {
 def _models(name: str) -> tuple[CapturedModel, ...]:
     if name in SAMPLED:
         return _sampled(name, SAMPLED[name])
-    return _varied() if name == "varied" else list_recipe_models(name)
+    return _make_varied() if name == "varied" else list_recipe_models(name)
 
 
 RECIPES: Mapping[str, Recipe] = {

@@ -432,7 +432,7 @@ def release_card(splits: dict[str, list[PlacedGraph]]) -> str:
         "No two splits share a family. A pair is a graph, a device for each op, and the predicted",
         "seconds of a step with these devices; ops are ordered by list scheduling.",
         "",
-        *_measured_lines([member for part in splits.values() for member in part]),
+        *_format_measured([member for part in splits.values() for member in part]),
         "```python",
         "from gnnplace.train.data.graph_dataset import GraphDataset",
         "",
@@ -452,7 +452,7 @@ def release_card(splits: dict[str, list[PlacedGraph]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measured_lines(members: Sequence[PlacedGraph]) -> list[str]:
+def _format_measured(members: Sequence[PlacedGraph]) -> list[str]:
     """Return how many pairs were measured and how far the predictions are from them."""
     clocks = Counter(clock for member in members for clock in member.clocks if clock)
     ran = [(member, ~np.isnan(member.measured)) for member in members]

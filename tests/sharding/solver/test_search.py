@@ -91,7 +91,7 @@ def test_of_strategies_that_cost_the_same_one_is_found(monkeypatch, seed):
     best = best_strategy(problem)
     monkeypatch.setattr(search, "FEW", 0)
     monkeypatch.setattr(search, "LARGE", 0)
-    bounds = search._discarded(problem, 0)[1]
+    bounds = search._discard(problem, 0)[1]
     assert bounds.cost >= best.cost * (1 - 1e-12)
     assert bounds.bound <= best.cost * (1 + 1e-12)
     assert best_strategy(problem).cost == pytest.approx(best.cost, rel=1e-12)

@@ -500,7 +500,7 @@ def _reduced(inputs: OperatorInputs) -> Value:
     return _like(sizes, inputs.value(0))
 
 
-def _index_of_extreme(inputs: OperatorInputs) -> Value:
+def _find_extreme_index(inputs: OperatorInputs) -> Value:
     shape = list(inputs.value(0).shape)
     axis = inputs.node.integer("axis", 0)
     shape[axis] = 1
@@ -651,7 +651,7 @@ OF_ONNX: dict[str, Rule] = {
         ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool
     ),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrence),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _index_of_extreme),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _find_extreme_index),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _matmul),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks_to_space),
     **dict.fromkeys(("Shape", "Size"), _shape_of),
