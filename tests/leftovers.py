@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 import psutil
 import torch
@@ -15,16 +16,24 @@ SHARED = "/dev/shm"
 LONGEST = 60.0  # seconds that a test beside this one may share memory by name
 
 
+def workers() -> list[psutil.Process]:
+    """Return the processes that this one started, and those that they started.
+
+    Python's tracker of shared memory is none of them: it may run since an earlier test, and stays.
+    """
+    tracker = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if child.pid != tracker]
+
+
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """One thread of torch, and in the end no process that was not there before."""
     torch.set_num_threads(1)
-    before = psutil.Process().children(recursive=True)
+    before = workers()
     yield
     gc.collect()
-    left = [
-        one for one in psutil.Process().children(recursive=True) if one not in before
-    ]
+    left = [one for one in workers() if one not in before]
     assert left == [], [one.cmdline() for one in left]
 
 

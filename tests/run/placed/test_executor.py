@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,7 +33,7 @@ from gnnplace.run.placed.worker import Records
 from gnnplace.run.workers.board import DONE, OFFSET, Board
 from gnnplace.run.workers.hosts import Hosts
 from gnnplace.run.workers.memory import shared_words
-from tests.leftovers import nothing_shared
+from tests.leftovers import nothing_shared, workers
 from tests.run.programs import (
     ProgramBuilder,
     problem_of,
@@ -49,15 +48,9 @@ HOST_OF, TICKS, STEPS = (0, 1), 3, 6
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    # Python's tracker of shared memory may run since an earlier test, and stays.
-    before = psutil.Process().children(recursive=True)
     with nothing_shared():
         yield
-        left = [
-            one
-            for one in psutil.Process().children(recursive=True)
-            if one not in before
-        ]
+        left = workers()
         assert left == [], [one.cmdline() for one in left]
 
 
@@ -255,11 +248,6 @@ def test_a_worker_that_fails_ends_the_run_and_is_named(
 
 def test_a_worker_killed_from_outside_ends_the_run():
     problem = problem_of(PROGRAM, 2)
-
-    earlier = set(psutil.Process().children())  # of other tests, such as trackers
-
-    def workers() -> list[psutil.Process]:
-        return [c for c in psutil.Process().children() if c not in earlier]
 
     def kill_one() -> None:
         while len(workers()) < 2:

@@ -8,7 +8,6 @@ import warnings
 from dataclasses import replace
 from functools import partial
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +17,7 @@ import gnnplace
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError, MismatchError, UnsupportedError
 from gnnplace.tracing.models import capture
+from tests.leftovers import workers
 from tests.run.programs import cpu_cluster, random_placement
 from tests.run.training import optimizers
 from tests.run.training.small import LOSS, batches, net
@@ -208,7 +208,7 @@ def test_dropped_without_closing_it_ends_its_workers_and_leaves_plain_ones(probl
     step(given[0])
     del step
     gc.collect()
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
     assert float(optimizer.state[model.left.weight]["step"]) == 1
     before = model.left.weight.detach().clone()
     assert next(clip_norm(model, optimizer, Eager(model), given[1:])) > 0

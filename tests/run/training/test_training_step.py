@@ -7,7 +7,6 @@ import os
 import signal
 from dataclasses import replace
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -27,6 +26,7 @@ from gnnplace.run.training.training_step import TrainingStep
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.program.optimizers import optimizer as find_optimizer
 from gnnplace.zoo import Workload
+from tests.leftovers import workers
 from tests.run.programs import cpu_cluster, random_placement
 from tests.run.training.small import LOSS, batches, compiled, net, placed
 
@@ -228,10 +228,10 @@ def test_steps_have_clocks():
 def test_a_worker_that_dies_ends_it_and_the_state_can_still_be_read():
     step = compiled(net(), "sgd")
     step(batches(1)[0])
-    os.kill(psutil.Process().children()[0].pid, signal.SIGKILL)
+    os.kill(workers()[0].pid, signal.SIGKILL)
     with pytest.raises(ExecutionError, match="SIGKILL"):
         step(batches(1)[0])
-    assert psutil.Process().children() == []
+    assert workers() == []
     assert torch.isfinite(step.state_dict()["left.weight"]).all()
     with pytest.raises(ExecutionError, match="ended"):
         step(batches(1)[0])

@@ -7,19 +7,19 @@ import os
 import signal
 import time
 
-import psutil
 import pytest
 
 from gnnplace.errors import ExecutionError
 from gnnplace.run.workers.crew import Crew
 from gnnplace.run.workers.tasks import Task
+from tests.leftovers import workers
 
 
 @pytest.fixture(autouse=True)
 def nothing_left():
     yield
     gc.collect()
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
 
 
 def counter(name="w", fail_at=None, how="raise"):
@@ -62,14 +62,14 @@ def test_one_that_fails_ends_all(how, message):
     with pytest.raises(ExecutionError, match=message) as failure:
         crew.ask(1)
     assert "'b'" in str(failure.value)
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
     with pytest.raises(ExecutionError, match="ended"):
         crew.ask(1)
 
 
 def test_one_that_dies_between_requests_is_told():
     crew = Crew([counter("a"), counter("b")], timeout=20)
-    psutil.Process().children()[0].kill()
+    workers()[0].kill()
     time.sleep(0.2)
     with pytest.raises(ExecutionError, match="SIGKILL"):
         crew.ask(1)
@@ -88,12 +88,12 @@ def test_a_forgotten_crew_ends():
     crew.ask(1)
     del crew
     gc.collect()
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
 
 
 def test_idle_workers_leave_the_cores_alone():
     crew = Crew([counter("a")], timeout=20)
-    (child,) = psutil.Process().children()
+    (child,) = workers()
     before = sum(child.cpu_times()[:2])
     time.sleep(0.5)
     assert sum(child.cpu_times()[:2]) - before < 0.1

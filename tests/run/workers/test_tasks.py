@@ -19,6 +19,7 @@ import torch
 from gnnplace.errors import ExecutionError
 from gnnplace.run.workers import tasks as workers
 from gnnplace.run.workers.tasks import Task, WorkerFailure, available_cores, run_tasks
+from tests import leftovers
 from tests.leftovers import nothing_shared
 
 
@@ -42,7 +43,7 @@ def fail() -> None:
 def no_children_left():
     with nothing_shared():
         yield
-        assert psutil.Process().children(recursive=True) == []
+        assert leftovers.workers() == []
 
 
 def test_results_come_back_in_order_of_the_tasks():
