@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import time
 from collections.abc import Callable
-from statistics import median
 
 import torch
+from torch.utils.benchmark import Timer
 
 READ_AND_WRITTEN = 28
 """Bytes a parameter that AdamW in float32 reads (parameter, gradient, two moments) and writes."""
@@ -26,22 +25,16 @@ HALF_COPY = 6
 """Bytes a parameter that the copy to the half type reads and writes."""
 
 
-def measure(call: Callable[[], object], repeats: int) -> float:
-    """Return the median seconds of a call, after one that is not counted."""
-    call()
-    seconds: list[float] = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - begin)
-    return median(seconds)
+def measure(call: Callable[[], object]) -> float:
+    """Return the median seconds of a call on all cores."""
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return float(timer.blocked_autorange(min_run_time=2.0).median)
 
 
 def main() -> None:
     """Measure, and print one JSON row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parameters", type=int, default=50_000_000)
-    parser.add_argument("--repeats", type=int, default=9)
     args = parser.parse_args()
     count = args.parameters
     parameter = torch.nn.Parameter(torch.randn(count))
@@ -49,7 +42,7 @@ def main() -> None:
     half = torch.empty(count, dtype=torch.bfloat16)
     target = torch.empty(count)
     # One copy reads and writes four bytes a parameter each.
-    copy = measure(lambda: target.copy_(parameter.detach()), args.repeats)
+    copy = measure(lambda: target.copy_(parameter.detach()))
     copied = 8 * count / copy
     row: dict[str, object] = {
         "machine": platform.processor() or platform.machine(),
@@ -60,11 +53,11 @@ def main() -> None:
     }
     for name in ("fused", "foreach"):
         optimizer = torch.optim.AdamW([parameter], lr=1e-4, **{name: True})
-        update = measure(optimizer.step, args.repeats)
+        update = measure(optimizer.step)
         row[f"{name}_ns_per_parameter"] = round(1e9 * update / count, 3)
         rate = READ_AND_WRITTEN * count / update
         row[f"{name}_share_of_copy"] = round(rate / copied, 3)
-    to_half = measure(lambda: half.copy_(parameter.detach()), args.repeats)
+    to_half = measure(lambda: half.copy_(parameter.detach()))
     row["half_copy_share_of_copy"] = round(HALF_COPY * count / to_half / copied, 3)
     print(json.dumps(row))
 

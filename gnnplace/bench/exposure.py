@@ -79,7 +79,7 @@ class PlacerTraining:
 
 
 @lru_cache(maxsize=64)
-def make_training(placer: str) -> PlacerTraining:
+def find_training(placer: str) -> PlacerTraining:
     """Return the training of a placer, by its name with options, as far as it is known."""
     try:
         base, options = parse_name(placer)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from gnnplace.bench.exposure import PlacerTraining, make_training
+from gnnplace.bench.exposure import PlacerTraining, find_training
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import EXECUTE, JOINT, Cell, ProblemEntry
 from gnnplace.placing import find_placer
@@ -84,7 +84,7 @@ def training(kind: str, name: str) -> PlacerTraining:
 
         if name in PLANNED:
             return PlacerTraining()
-    return make_training(name)
+    return find_training(name)
 
 
 def warm_up(names: list[str], progress: Callable[[str], None] | None = None) -> None:

@@ -148,9 +148,8 @@ def _is_launch_file(args: Namespace) -> bool:
         return False
     from gnnplace.plans import find_decoder
 
-    return (
-        args.what is None or find_decoder(args.what) is not None
-    )  # others are captured
+    # Other models are captured.
+    return args.what is None or find_decoder(args.what) is not None
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:

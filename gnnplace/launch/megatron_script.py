@@ -37,8 +37,8 @@ from gnnplace.launch.shell import (
     Text,
     evaluate,
     find_line,
+    find_names,
     literal,
-    parse_names,
     plain,
     split_words,
 )
@@ -316,7 +316,7 @@ def _find_deepspeed_text(
     if run is not None and path in run.files:
         text = run.files[path]
         letters = plain(text)
-        return letters, path, () if letters is not None else parse_names(text)
+        return letters, path, () if letters is not None else find_names(text)
     if path.endswith(".json"):
         text_beside = read_neighbour(source, path)
     else:
@@ -491,7 +491,7 @@ def _add_launcher(flags: FlagSet, words: Sequence[Text]) -> None:
         flags.lines[name] = find_line(words[index])
         if value is None:
             flags.values[name] = "?"
-            flags.missing[name] = parse_names(place)
+            flags.missing[name] = find_names(place)
         elif value.isdigit():
             flags.values[name] = value
     started = any(text and any(sign in text for sign in ONE_SERVER) for text in letters)
@@ -523,7 +523,7 @@ def _add_words(flags: FlagSet, words: Sequence[Text]) -> None:
         ):
             name = prefix[2:].partition("=")[0].replace("_", "-")
             _set_flag(flags, name, "?", word)
-            flags.missing[name] = parse_names(word)
+            flags.missing[name] = find_names(word)
             name = ""
         elif match is not None:
             if match[1] != "DDP_impl":
@@ -568,7 +568,7 @@ def _add_unknown(flags: FlagSet, name: str, word: Text) -> str:
             part.text if part.unknown is None else f"<{' '.join(part.unknown.names)}>"
             for part in word
         )
-        flags.missing[name] = parse_names(word)
+        flags.missing[name] = find_names(word)
         return ""
     if not unknown.options:
         named = ", ".join(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.from_plan import make_launch_plan
@@ -70,15 +71,9 @@ class ScriptedSearch:
                 f"{launcher}: a batch of {batch:,} is not divisible by {num_devices:,} replicas; "
                 f"--batch {divisible} is"
             )
-        plans = list[Plan]()
+        plans: list[Plan] = []
         reason = "nothing fits; take more devices"
-        for spec in self._specs():
-            try:
-                plan = self._priced(spec)
-            except InputError:  # the model's examples cannot be cut so
-                continue
-            if plan is None:
-                continue
+        for plan in self.fitting_plans:
             unsupported = _find_unsupported(plan, launcher)
             if unsupported is None:
                 plans.append(plan)
@@ -121,6 +116,19 @@ class ScriptedSearch:
             entries, key=lambda name: entries[name].step_time or float("inf")
         )
         return {name: entries[name] for name in order}
+
+    @cached_property
+    def fitting_plans(self) -> list[Plan]:
+        """Return the plans that fit, priced once for all launchers."""
+        plans: list[Plan] = []
+        for spec in self._specs():
+            try:
+                plan = self._priced(spec)
+            except InputError:  # the model's examples cannot be cut so
+                continue
+            if plan is not None:
+                plans.append(plan)
+        return plans
 
     def _specs(self) -> Iterator[PlanSpec]:
         """Yield plans of one replica a device: ZeRO's stages and sizes of micro-batches."""

@@ -43,7 +43,7 @@ from gnnplace.launch.torchtitan_model import (
     model_lines,
     read_model,
 )
-from gnnplace.launch.torchtitan_toml import read_toml
+from gnnplace.launch.torchtitan_toml import describe_unknown, read_toml
 from gnnplace.plans import (
     ZBV,
     DecoderSizes,
@@ -629,8 +629,7 @@ def _read_function(
             ):
                 flavor = str(node.args[0].value)
                 model = _find_known_flavor(name, flavor)
-                unknown = f"flavor {flavor} of {name}, whose sizes are not known"
-                data["unknown_model"] = "" if model else unknown
+                data["unknown_model"] = "" if model else describe_unknown(flavor, name)
                 data["converters"] = _converters(node)
             elif base in CONFIGS:
                 data[CONFIGS[base]] |= {

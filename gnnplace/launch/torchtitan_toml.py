@@ -207,17 +207,14 @@ def _sizes(
     )
     if not family or name not in (family, f"{family}_ft", f"{family}_simple_fsdp"):
         return None
-    length = keys.count("training.seq_len", 2048) or 2048
     for key, (own_flavor, sizes) in models.items():
         if key.startswith(family) and own_flavor.lower() == flavor:
-            return replace(sizes, length=length)
+            return sizes
     return None
 
 
-def _model_words(keys: Keys) -> str:
-    """Return what a file calls a model whose sizes are not known."""
-    name = keys.get("model.name") or "llama3"
-    flavor = keys.get("model.flavor") or "debugmodel"
+def describe_unknown(flavor: object, name: object) -> str:
+    """Describe a flavor of a model whose sizes are not known."""
     return f"flavor {flavor} of {name}, whose sizes are not known"
 
 
@@ -240,6 +237,14 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
     Raises:
         FormatError: If a number is none, or numbers contradict.
     """
+    length = keys.count("training.seq_len", 2048) or 2048
+    unknown_model = ""
+    if sizes is not None:
+        sizes = replace(sizes, length=length)
+    else:
+        name = keys.get("model.name") or "llama3"
+        flavor = keys.get("model.flavor") or "debugmodel"
+        unknown_model = describe_unknown(flavor, name)
     tp, pp, cp, ep = (_degree(keys, *names) for names in DEGREES.values())
     shard_place = _place(keys, "data_parallel_shard_degree", "data_parallel_degree")
     shard = keys.count(shard_place, -1, least=-1) or -1
@@ -288,8 +293,8 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
         overlap=("tp",) if hides_tp and tp > 1 else (),
         compile=_compiles(keys),
         sizes=sizes,
-        length=keys.count("training.seq_len", 2048),
-        unknown_model="" if sizes is not None else _model_words(keys),
+        length=length,
+        unknown_model=unknown_model,
         notes=tuple(_notes(keys)),
         not_priced=tuple(_not_priced(keys, mode, optimizer, zero)),
         lines=_lines(keys, shard_place, local_place),

@@ -16,7 +16,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import (
-    cut_even_stages,
+    cut_by_shares,
     device_counts,
     device_ranking,
     find_unit_chunks,
@@ -54,7 +54,7 @@ class Contiguous(Placer):
             if starts and expired(deadline):
                 break
             devices = np.sort(ranking[:k])
-            cuts = cut_even_stages(space, speeds[devices])
+            cuts = cut_by_shares(space, speeds[devices])
             score, device, order = evaluate_cuts(space, devices, cuts)
             starts.append((score, k, devices, cuts, device, order))
         starts.sort(key=lambda entry: entry[:2])

@@ -15,7 +15,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import (
-    cut_even_stages,
+    cut_by_shares,
     device_counts,
     device_ranking,
     find_unit_chunks,
@@ -57,7 +57,7 @@ class Interleaved(Placer):
             if tried and expired(deadline):
                 break
             devices = np.sort(ranking[:k])
-            cuts = cut_even_stages(space, np.tile(speeds[devices], rounds))
+            cuts = cut_by_shares(space, np.tile(speeds[devices], rounds))
             score, device, order = _evaluate(space, devices, cuts)
             tried.append((score, k, rounds, devices, cuts, device, order))
         best = min(tried, key=lambda entry: entry[:3])

@@ -306,16 +306,16 @@ def _spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSp
     Raises:
         InputError: If the launcher trains decoders of known sizes alone.
     """
-    names = SCRIPTS if launcher is None else (launcher,)
     if launcher not in (None, *SCRIPTS):
         raise InputError(
             f"--launcher {launcher}: is of decoders of the catalogue, priced by their sizes on "
             f"GPUs; take {' or '.join(SCRIPTS)}"
         )
+    search = ScriptedSearch(chain, cluster)
     plans: list[Plan] = []
-    for name in names:
+    for name in SCRIPTS if launcher is None else (launcher,):
         try:
-            plans += ScriptedSearch(chain, cluster).fastest(name)
+            plans += search.fastest(name)
         except InfeasibleError:
             continue
     if plans:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.cards import stages
 from benchmarks.derive import derived, suites
-from gnnplace.bench.exposure import find_block, find_row_family, make_training
+from gnnplace.bench.exposure import find_block, find_row_family, find_training
 from gnnplace.bench.rows import read_rows
 from gnnplace.policy import Exhibit, Exposure, TrainingCard, read_card, write_card
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT as NETWORK
@@ -37,20 +37,20 @@ def test_a_problem_is_seen_by_its_digest_its_graph_or_its_family(
     exposure, how, tmp_path
 ):
     write_card(tmp_path, card(**exposure))
-    columns = make_training(f"gnn?checkpoint={tmp_path}").make_seen_columns(
+    columns = find_training(f"gnn?checkpoint={tmp_path}").make_seen_columns(
         Exhibit("1:d", "abc", "unet")
     )
     assert (columns["seen"], columns["seen_how"]) == (bool(how), how)
-    make_training.cache_clear()
+    find_training.cache_clear()
 
 
 def test_weights_without_a_card_have_seen_nobody_knows_what(tmp_path):
-    columns = make_training(f"learned?checkpoint={tmp_path}").make_seen_columns(
+    columns = find_training(f"learned?checkpoint={tmp_path}").make_seen_columns(
         Exhibit("1:d")
     )
     assert columns == {"seen": None, "seen_how": "undeclared", "seen_block": None}
-    assert make_training("heft").make_seen_columns(Exhibit("1:d"))["seen"] is False
-    assert make_training("heft").columns()["parameters"] == 0
+    assert find_training("heft").make_seen_columns(Exhibit("1:d"))["seen"] is False
+    assert find_training("heft").columns()["parameters"] == 0
 
 
 class Foreign:
@@ -64,12 +64,12 @@ def test_a_class_of_ones_own_says_what_it_was_trained_on(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "gnnplace.bench.exposure.find_placer", lambda _: (ForeignRow, {})
     )
-    assert make_training.__wrapped__(name).columns()["trained_on"] == []
+    assert find_training.__wrapped__(name).columns()["trained_on"] == []
     write_card(tmp_path, card(families=["bert"]))
     monkeypatch.setattr(Foreign, "training_card", str(tmp_path))
-    assert make_training.__wrapped__(name).columns()["trained_on"] == ["bert"]
+    assert find_training.__wrapped__(name).columns()["trained_on"] == ["bert"]
     monkeypatch.delattr(Foreign, "training_card")
-    assert make_training.__wrapped__(name).columns()["trained_on"] == "undeclared"
+    assert find_training.__wrapped__(name).columns()["trained_on"] == "undeclared"
 
 
 class ForeignRow:
@@ -98,7 +98,7 @@ def test_encoders_of_transformers_are_one_block_by_structure():
         len({find_block(family) for family in ("bert", "electra", "mpnet", "vit")}) == 1
     )
     assert find_block("bert") != find_block("seq2seq")
-    columns = make_training("learned").make_seen_columns(Exhibit("1:d", "", "electra"))
+    columns = find_training("learned").make_seen_columns(Exhibit("1:d", "", "electra"))
     assert (columns["seen"], columns["seen_block"]) == (
         False,
         True,

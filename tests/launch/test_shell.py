@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from gnnplace.errors import FormatError
-from gnnplace.launch.shell import evaluate, find_line, parse_names, plain
+from gnnplace.launch.shell import evaluate, find_line, find_names, plain
 
 STUB = 'torchrun() { printf "%s\\n" "$@"; }\n'
 SCRIPTS = [
@@ -54,8 +54,8 @@ def test_what_only_the_environment_has_keeps_its_name():
     run = evaluate("N=$1\nM=$(nvidia-smi -L | wc -l)\ntorchrun --a $TP --b $N --c $M $((TP * 2))",
                    "run.sh")  # fmt: skip
     words = run.commands[-1].words
-    assert [parse_names(word) for word in words[2::2]] == [("TP",), ("N",), ("M",)]
-    assert parse_names(words[7]) == ("TP",)
+    assert [find_names(word) for word in words[2::2]] == [("TP",), ("N",), ("M",)]
+    assert find_names(words[7]) == ("TP",)
     filled = evaluate("N=$1\ntorchrun $N $TP", "run.sh", {"1": "4", "TP": "8"})
     assert [plain(word) for word in filled.commands[0].words] == ["torchrun", "4", "8"]
 
@@ -71,7 +71,7 @@ def test_an_unknown_condition_leaves_both_texts_and_a_branch_that_exits_is_not_t
         "torchrun $A"
     )
     word = evaluate(text, "run.sh").commands[0].words[-1]
-    assert parse_names(word) == ("KIND",)
+    assert find_names(word) == ("KIND",)
     (unknown,) = [part.unknown for part in word if part.unknown is not None]
     assert [plain(option) for option in unknown.options] == [" --y 2", ""]
 

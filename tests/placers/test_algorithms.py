@@ -11,7 +11,7 @@ import pytest
 from gnnplace.placers import contract
 from gnnplace.placers.m_sct import favourite_children
 from gnnplace.placers.min_cut import parts
-from gnnplace.placers.search.chunks import cut_even_stages, find_unit_chunks
+from gnnplace.placers.search.chunks import cut_by_shares, find_unit_chunks
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placing.roster import make_placer as placer
@@ -47,7 +47,7 @@ def test_independent_branches_are_spread(name):
 
 def test_even_cuts_balance_work():
     space = SearchSpace(contract.training_chain(num_layers=40, num_devices=4))
-    chunk = find_unit_chunks(space, cut_even_stages(space, np.ones(4)))
+    chunk = find_unit_chunks(space, cut_by_shares(space, np.ones(4)))
     load = np.bincount(chunk, space.mean_work, 4)
     assert load.max() - load.min() <= 2 * space.mean_work.max()
     assert (np.diff(chunk[space.unit_order]) >= 0).all()

@@ -10,8 +10,8 @@ from gnnplace.launch.shell.values import (
     TextSegment,
     Unknown,
     find_line,
+    find_names,
     literal,
-    parse_names,
     plain,
     split_words,
 )
@@ -24,8 +24,8 @@ __all__ = [
     "Unknown",
     "evaluate",
     "find_line",
+    "find_names",
     "literal",
-    "parse_names",
     "plain",
     "split_words",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnplace.launch.shell.patterns import GLOB, matches
-from gnnplace.launch.shell.values import Text, parse_names, plain
+from gnnplace.launch.shell.values import Text, find_names, plain
 
 IsUnset = Callable[[Text], bool]
 UNARY = ("-z", "-n")
@@ -169,7 +169,7 @@ class _ConditionReader:
             return Condition(wants_empty)
         if any(part.text for part in token):
             return Condition(not wants_empty)
-        return Condition(None, parse_names(token))
+        return Condition(None, find_names(token))
 
     def _compare(self, left: str | Text, operator: str, right: str | Text) -> Condition:
         texts = [
@@ -178,7 +178,7 @@ class _ConditionReader:
         first, second = texts
         if first is None or second is None:
             names = [
-                n for t in (left, right) if isinstance(t, tuple) for n in parse_names(t)
+                n for t in (left, right) if isinstance(t, tuple) for n in find_names(t)
             ]
             return Condition(None, tuple(dict.fromkeys(names)))
         if operator in NUMBERS:

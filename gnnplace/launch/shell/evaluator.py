@@ -35,11 +35,11 @@ from gnnplace.launch.shell.source import Source
 from gnnplace.launch.shell.values import (
     Text,
     TextSegment,
+    find_names,
     join,
     literal,
     make_unknown_text,
     merge,
-    parse_names,
     plain,
     with_quotes,
 )
@@ -266,7 +266,7 @@ class _Evaluator(Expander):
                 if letters is not None:
                     items[key] = literal(letters.partition("]=")[2], self.line(child))
                 else:
-                    items[key] = make_unknown_text(parse_names(value), self.line(child))
+                    items[key] = make_unknown_text(find_names(value), self.line(child))
             else:
                 words += self.words(child)
         if is_mapping:
@@ -393,7 +393,7 @@ class _Evaluator(Expander):
                     self._run_all(body)
                     return
             return
-        self._run_cases(items, parse_names(text))
+        self._run_cases(items, find_names(text))
 
     def _run_cases(self, items: Sequence[Node], names: Sequence[str]) -> None:
         if not items:
@@ -861,7 +861,7 @@ class _Evaluator(Expander):
         value = self.compute_node(node)
         if isinstance(value, int):
             return Condition(value != 0)
-        return Condition(None, parse_names(value))
+        return Condition(None, find_names(value))
 
 
 def is_variable(segment: TextSegment, name: str) -> bool:
@@ -918,7 +918,7 @@ def _merge_arrays(first: Value, second: Value, names: Sequence[str]) -> list[Tex
     options = (join(value[count:]), join(alternative[count:]))
     if options == ((), ()):
         return value[:count]
-    deciders = [*names, *parse_names(options[0]), *parse_names(options[1])]
+    deciders = [*names, *find_names(options[0]), *find_names(options[1])]
     return [*value[:count], make_unknown_text(deciders, 0, options)]
 
 

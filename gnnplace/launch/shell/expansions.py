@@ -16,10 +16,10 @@ from gnnplace.launch.shell.source import Source
 from gnnplace.launch.shell.values import (
     Text,
     TextSegment,
+    find_names,
     join,
     literal,
     make_unknown_text,
-    parse_names,
     plain,
     split_words,
     with_quotes,
@@ -193,7 +193,7 @@ class Expander:
             value = self.variable(variable, line)
             letters = plain(value)
             if letters is None:
-                missing.extend(parse_names(value))
+                missing.extend(find_names(value))
                 return 1
             if re.fullmatch(r"\s*-?\d+\s*", letters):
                 return int(letters)
@@ -377,7 +377,7 @@ class Expander:
         text += literal(self.source.slice(start, node.end_byte - 2), line)
         letters = plain(text)
         if letters is None:
-            return make_unknown_text(parse_names(text), line)
+            return make_unknown_text(find_names(text), line)
         number = self.compute_text(letters, line)
         if isinstance(number, int):
             return literal(str(number), line)
@@ -440,12 +440,12 @@ class Expander:
             return self.expand_default(name, value, operator, operands, first)
         letters = plain(value)
         if letters is None:
-            return make_unknown_text(parse_names(value), line)
+            return make_unknown_text(find_names(value), line)
         operand = plain(
             self.pieces(node, children[1].end_byte, node.end_byte - 1, in_quotes=True)
         )
         if operand is None:
-            return make_unknown_text(parse_names(value) or [name], line)
+            return make_unknown_text(find_names(value) or [name], line)
         if operator == ":":
             operand = operand.strip()
         expanded = expand_operator(letters, operator, operand)
@@ -525,7 +525,7 @@ class Expander:
             return literal(str(len(value)), line)
         letters = plain(value)
         if letters is None:
-            return make_unknown_text(parse_names(value), line)
+            return make_unknown_text(find_names(value), line)
         return literal(str(len(letters)), line)
 
     def subscripted(self, node: Node) -> Text:
@@ -550,7 +550,7 @@ class Expander:
             number = None
         items = as_items(value)
         if not isinstance(number, int):
-            names = parse_names(self.value(index_node)) or (name,)
+            names = find_names(self.value(index_node)) or (name,)
             return make_unknown_text(names, line)
         if -len(items) <= number < len(items):
             return items[number]
@@ -640,7 +640,7 @@ class Expander:
                 "seq",
             )
             if is_known:
-                return make_unknown_text(parse_names(join(arguments)), line)
+                return make_unknown_text(find_names(join(arguments)), line)
             return None
         return evaluate_printed(
             name, [text or "" for text in letters], line, self.compute_text
@@ -653,7 +653,7 @@ class Expander:
         if text is None:
             return None
         if plain(text) is None:
-            return make_unknown_text(parse_names(text), self.line(node))
+            return make_unknown_text(find_names(text), self.line(node))
         letters = plain(text) or ""
         for stage in stages[1:]:
             words = [plain(word) or "" for word in self.command_words(stage)]

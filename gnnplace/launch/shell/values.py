@@ -60,7 +60,7 @@ def plain(text: Text) -> str | None:
     return "".join(segment.text for segment in text)
 
 
-def parse_names(text: Text) -> tuple[str, ...]:
+def find_names(text: Text) -> tuple[str, ...]:
     """Return the names that a text depends on, each once."""
     names = [
         name for part in text if part.unknown is not None for name in part.unknown.names
@@ -172,6 +172,6 @@ def merge(first: Text, second: Text, names: Iterable[str]) -> Text:
             break
         count += 1
     options = (first[count:], second[count:])
-    deciders = [*names, *parse_names(options[0]), *parse_names(options[1])]
+    deciders = [*names, *find_names(options[0]), *find_names(options[1])]
     line = next((segment.line for option in options for segment in option), 0)
     return (*first[:count], *make_unknown_text(deciders, line, options))

@@ -30,7 +30,7 @@ CURIOUS = 0.3  # share of moves whose kind is drawn by that, not by use
 HOPED, FORGOTTEN = (0.1, 0.02)
 
 
-def cut_even_stages(space: SearchSpace, shares: FloatArray) -> IntArray:
+def cut_by_shares(space: SearchSpace, shares: FloatArray) -> IntArray:
     """Return where to cut the units in coordinate order so that chunks have the given shares of
     work.
 

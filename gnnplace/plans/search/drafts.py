@@ -145,7 +145,7 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
         space: The meshes, and what segments take on each.
         best: Seconds of a known step. A stage need not take longer than its share of it.
     """
-    choices = list_choices(space)
+    choices = make_mesh_choices(space)
     if choices is not None:
         for stages in stages_by_largest(choices, space.microbatches, best):
             yield draft_stages(space, _rows(space, stages))
@@ -226,7 +226,7 @@ class MeshChoices:
         return np.array(seconds)
 
 
-def list_choices(space: Space) -> MeshChoices | None:
+def make_mesh_choices(space: Space) -> MeshChoices | None:
     """Return the distinct tables of a space, and which of them each mesh has at each device.
 
     None if no mesh has one.
@@ -431,7 +431,7 @@ def _alpa(space: Space) -> Iterator[Timed]:
         s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1)
     )
     powers = Space(space.pricer, space.microbatches, shapes)
-    choices = list_choices(powers)
+    choices = make_mesh_choices(powers)
     if choices is not None:
         for stages in cut_for_least_step(choices, space.microbatches):
             yield draft_stages(powers, _rows(powers, stages))
@@ -444,7 +444,7 @@ def _pipedream(space: Space) -> Iterator[Timed]:
     replicated = Space(
         space.pricer, space.microbatches, tuple(MeshKind(r, 1, 0) for r in sizes)
     )
-    choices = list_choices(replicated)
+    choices = make_mesh_choices(replicated)
     if choices is None or not 1 < count <= MIXED:
         return
     stages = cut_for_least_largest(choices, space.microbatches)

@@ -77,9 +77,8 @@ def split_model(
     forward = _Forward(file, model, seat, loss, model.__dict__.get("forward"))
     if file.inputs:
         try:
-            forward.layers(
-                make_plan_inputs(file), proven=False
-            )  # the first pass proves it
+            # The first pass proves it.
+            forward.layers(make_plan_inputs(file), proven=False)
         except CaptureError:
             pass  # a model of another type than it was planned in: its first pass is checked
         except InputError as error:
