@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from lightning import Trainer, seed_everything
 
-from gnnplace.bench.rows import append, now, provenance
+from gnnplace.bench.rows import append, format_now, provenance
 from gnnplace.bench.statistics import geometric_interval
 from gnnplace.graph.orders import FIXED_ORDERS
 from gnnplace.placers import SearchSpace
@@ -206,7 +206,7 @@ def run(path: Path, seed: int, count: int) -> None:
         ratio = (logs - whole).clip(-MOST, MOST).round(6).tolist()
         row = {"variant": name, "seed": seed, "problems": count, "log_ratio": ratio}
         seconds = time.perf_counter() - begun
-        append(path, row | {"seconds": seconds, "when": now()} | provenance())
+        append(path, row | {"seconds": seconds, "when": format_now()} | provenance())
 
 
 def table(path: Path) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers.contract import training_chain
-from gnnplace.problem import digest
+from gnnplace.problem import compute_digest
 from gnnplace.simulation import LowerBounds, lower_bounds
 
 PROVEN = 1e-3  # Gap that counts as none.
@@ -47,7 +47,7 @@ def figures(suite: str, rows: str) -> Iterator[Figure]:
             solved[row["problem"], row["digest"]].append(row)
     for entry in read_suite(suite).problems:
         problem = entry.load()
-        known = solved.get((entry.key, digest(problem)), [])
+        known = solved.get((entry.key, compute_digest(problem)), [])
         if not known:
             continue
         begin = time.process_time()

@@ -25,7 +25,7 @@ import gnnplace
 from gnnplace.errors import GnnplaceError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem, read_problem, write_problem
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 PLACERS = (
@@ -90,7 +90,7 @@ def wide(ops: int) -> Problem:
             consumers[other].append(op)
     tensors = [(op, 1e5, consumers[op]) for op in range(ops) if consumers[op]]
     graph = ComputationGraph.from_tensors([f"op{i}" for i in range(ops)], tensors)
-    cluster = preset("nvlink-a100-8")
+    cluster = make_preset("nvlink-a100-8")
     times = {kind: 1e-4 * rng.lognormal(size=ops) for kind in cluster.kinds}
     return build_problem("wide", graph, cluster, times)
 

@@ -25,7 +25,7 @@ import gnnplace
 from gnnplace.bench.suite import dataset_problem
 from gnnplace.costs import profile
 from gnnplace.placers import Found, SearchSpace
-from gnnplace.placers.coarse_annealing import GROUPS, projected
+from gnnplace.placers.coarse_annealing import GROUPS, project_placement
 from gnnplace.placers.search.coarse_problem import coarse_problem, narrow_problem
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.simulation import Simulator
@@ -148,7 +148,7 @@ def on_groups(space: SearchSpace, budget: float) -> float:
     left = max(0.1, budget - (time.perf_counter() - begin))
     result = LearnedPlacer(on_groups=False).place(coarse.problem, budget=left)
     found = Found(result.placement.device.astype(np.int32), result.simulation.order)
-    fine = projected(space, coarse, found, 0.0)
+    fine = project_placement(space, coarse, found, 0.0)
     listed = justify(space.compiled, space.reversed, fine.device, fine.order)
     return min(space.score(fine.device, order) for order in (fine.order, listed))
 

@@ -23,7 +23,7 @@ from gnnplace.bench.standings import (
     ProblemId,
     highest_bounds,
     is_closed,
-    merged,
+    merge_best_known,
     problem_id,
     read_best_known,
 )
@@ -89,7 +89,7 @@ def main() -> int:
         rows = suite_rows(name, submitted)
         if not rows:
             continue
-        counts, lines = lines_of(rows, merged(known, rows))
+        counts, lines = lines_of(rows, merge_best_known(known, rows))
         summary.append(
             f"| `{name}` | {len(lines)} | {counts[True]} | {counts[False]} |"
         )

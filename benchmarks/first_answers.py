@@ -46,7 +46,7 @@ from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.learned import load_policy
 from gnnplace.policy.refine.passes import RefiningPasses
-from gnnplace.problem import Problem, digest
+from gnnplace.problem import Problem, compute_digest
 from gnnplace.train.data.captured import TRAIN, open_shipped_store
 from gnnplace.train.data.captured import VALIDATION as HELD_OUT
 from gnnplace.train.data.datasets import find_dataset
@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> None:
             line = {
                 "suite": arguments.problems,
                 "problem": entry.key,
-                "digest": digest(problem),
+                "digest": compute_digest(problem),
             }
             line |= {"row": row, "step_time": step_time, "seconds": seconds}
             with open(arguments.file, "a") as file:

@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from paired import TWINS, shuffled, twin
 
-from gnnplace.bench.rows import append, now, provenance, read_rows
+from gnnplace.bench.rows import append, format_now, provenance, read_rows
 from gnnplace.bench.statistics import Interval, geometric_interval
 from gnnplace.files import write_text
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 
 FAMILIES = ("searched-cnn", "searched-rnn", "nmt")
@@ -53,7 +53,7 @@ def placer(name: str) -> Placer:
 def row_of(family: str, graph: str, cluster: str, groups: int) -> dict[str, Any]:
     """Predicted seconds and seconds of placing of every placer on one problem."""
     captured = find_dataset(family, Path(__file__).parents[1]).graph(graph)
-    problem = dataset_problem(captured, preset(cluster), groups=groups or None)
+    problem = dataset_problem(captured, make_preset(cluster), groups=groups or None)
     space = SearchSpace(problem)
     found: dict[str, Any] = {"problem": graph, "placer": "", "seed": 0, "budget": 0.0}
     found |= {"family": family, "cluster": cluster}
@@ -61,7 +61,7 @@ def row_of(family: str, graph: str, cluster: str, groups: int) -> dict[str, Any]
     for name in NAMES:
         result = placer(name).place(problem, space=space)
         found[name] = [float(f"{result.step_time:.6g}"), round(result.seconds, 4)]
-    return found | {"when": now()} | provenance()
+    return found | {"when": format_now()} | provenance()
 
 
 def run(path: Path) -> list[dict[str, Any]]:

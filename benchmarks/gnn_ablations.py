@@ -66,8 +66,8 @@ def always_all_devices() -> Iterator[None]:
     """The network uses all devices, and draws may use them as they like."""
     with (
         patch.object(DeviceCount, "choice", lambda self, states, devices: devices),
-        patch.object(reinforce, "device_limits", lambda devices: [1, devices]),
-        patch.object(decoder, "device_limits", lambda devices: [1, devices]),
+        patch.object(reinforce, "list_device_limits", lambda devices: [1, devices]),
+        patch.object(decoder, "list_device_limits", lambda devices: [1, devices]),
         patch.object(reinforce.Episodes, "alike", True),
         patch.object(reinforce, "unevenness", lambda *given: 1.0),
         patch("gnnplace.train.reinforce.unevenness", lambda *given: 1.0),

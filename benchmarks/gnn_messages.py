@@ -30,7 +30,7 @@ from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.network import read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.problem import Problem
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.one_problem import FewProblems
 from gnnplace.train.reinforce import Reinforce
@@ -46,7 +46,7 @@ def problems(family: str, first: int, sizes: tuple[int, ...]) -> dict[str, Probl
     store = find_dataset(family, Path(__file__).parents[1])
     return {
         f"{name} {groups or 'whole'} {cluster}": dataset_problem(
-            store.graph(name), preset(cluster), groups=groups or None
+            store.graph(name), make_preset(cluster), groups=groups or None
         )
         for cluster in CLUSTERS
         for groups in sizes

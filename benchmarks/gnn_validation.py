@@ -21,7 +21,7 @@ from gnnplace.placers import Placer, SearchSpace
 from gnnplace.placing.roster import make_placer
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.train.data.captured import (
     AMPLE,
     MEMORY,
@@ -47,7 +47,7 @@ def captured(part: str, memory: str = AMPLE) -> Problems:
                 for name in list(store.part(part))[::step]:
                     made = dataset_problem(
                         store.graph(name),
-                        preset(cluster),
+                        make_preset(cluster),
                         microbatches=copies,
                         groups=groups or None,
                         memory=memory,

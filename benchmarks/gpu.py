@@ -32,13 +32,13 @@ from gnnplace.costs.calibration import NINETY, with_rows
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.profiling.description import describe
 from gnnplace.costs.profiling.profiler import op_times
-from gnnplace.costs.rows import Rows, joined, write_rows
+from gnnplace.costs.rows import Rows, join_rows, write_rows
 from gnnplace.costs.tables import load_shipped_tables
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.problem import Problem, write_problem
 from gnnplace.tracing.program.program import Program
-from gnnplace.zoo.workload import default_batch, names
+from gnnplace.zoo.workload import default_batch, list_workload_names
 
 DTYPES = "float32,bfloat16"
 BATCHES = "1,4,16"
@@ -112,7 +112,7 @@ def measured_rows(program: Program, seconds: FloatArray, kind: str) -> Rows:
 
 def merged_rows(tables: Iterable[Rows]) -> Rows:
     """One row an op and its sizes, with the median of its seconds."""
-    rows = joined(tables)
+    rows = join_rows(tables)
     key = [
         rows.op,
         rows.dtype,
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument(
         "--device", default="cuda:1", help="cuda:1: one GPU; cpu:1: a rehearsal"
     )
-    parser.add_argument("--models", default=",".join(names()))
+    parser.add_argument("--models", default=",".join(list_workload_names()))
     parser.add_argument("--dtypes", default=DTYPES)
     parser.add_argument("--batches", default=BATCHES, help="times the usual batch")
     parser.add_argument("--steps", type=int, default=10)

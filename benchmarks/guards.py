@@ -23,10 +23,10 @@ from unittest.mock import patch
 import torch
 
 import gnnplace
-from gnnplace.sharding.captured import recording
-from gnnplace.tracing.guards.fingerprint import Fingerprint, reading
+from gnnplace.tracing.guards.fingerprint import Fingerprint, note_attribute_reads
 from gnnplace.tracing.guards.proof import Proof
 from gnnplace.tracing.models import make_workload
+from gnnplace.tracing.recording import recorder
 from gnnplace.tracing.step import StepModule, default_loss
 
 CHECKS = 1000
@@ -67,9 +67,9 @@ def planned(model: str, arguments: argparse.Namespace) -> object:
 def by_turns(work: Callable[[], object], rounds: int) -> tuple[float, ...]:
     """Processor seconds without the proof, with it, and where it numbers every layer."""
     ways: tuple[AbstractContextManager[Any], ...] = (
-        patch.object(recording, "_prove_recording", lambda *_: Proof()),
+        patch.object(recorder, "_prove_recording", lambda *_: Proof()),
         nullcontext(),
-        patch.object(recording, "find_omitted_layers", lambda *_: {}),
+        patch.object(recorder, "find_omitted_layers", lambda *_: {}),
     )
     work()  # what is compiled and imported once
     found = []
@@ -91,7 +91,7 @@ def recorded(model: str) -> object:
     """The calls of a model's step, without numbers."""
     workload = make_workload(model, None, None, fake=True)
     step = StepModule(workload.model, workload.loss or default_loss, workload.inputs)
-    return recording.record_calls(step, workload.name)
+    return recorder.record_calls(step, workload.name)
 
 
 def check_and_step_seconds(model: str, rounds: int) -> tuple[float, float]:
@@ -106,7 +106,7 @@ def check_and_step_seconds(model: str, rounds: int) -> tuple[float, float]:
         optimizer.step()
 
     train()
-    with torch.no_grad(), reading(workload.model) as read:
+    with torch.no_grad(), note_attribute_reads(workload.model) as read:
         step(*step.inputs())
     known = Fingerprint(workload.model, optimizer, read)
     assert not known.changes()

@@ -42,8 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gnnplace
-from gnnplace.measurements.calibration import Forward, calibrated, mean_overlap
-from gnnplace.measurements.candidates import draw_candidates
+from gnnplace.measurements.calibration import Forward, apply_calibration, mean_overlap
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import Posterior, fit_parameters
 from gnnplace.measurements.samples import shortest
@@ -52,6 +51,7 @@ from gnnplace.policy.decode.rollouts import DECODED
 from gnnplace.policy.learned import POLICY_CHECKPOINT, load_policy
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
+from gnnplace.run.measuring.candidates import draw_candidates
 from gnnplace.simulation import Simulator, finish_placement
 from gnnplace.train.measured import Effort, MeasuredTuning, Rounds, proposals
 from gnnplace.train.workbench import MeasurementSettings, StoreSettings, Workbench
@@ -197,7 +197,7 @@ def heft(history: History, seed: int, count: int) -> None:
         models, measured = zip(*known, strict=True)
         fitted = fit_parameters(models, np.array(measured), NOISE)
         best = models[int(np.argmin(measured))]
-        better = calibrated(problem, fitted, mean_overlap(best))
+        better = apply_calibration(problem, fitted, mean_overlap(best))
         return predicted_best(better, HEFTS, seed)
 
     history.choose = choose
@@ -293,7 +293,7 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
     for method in arguments.methods.split(","):
         for seed in seeds_of(arguments):
             sys.stderr.write(f"  {model}: {method}, seed {seed}\n")
-            objective: StepObjective = bench.labelled(f"{model} {method} {seed}")
+            objective: StepObjective = bench.with_label(f"{model} {method} {seed}")
             if made_up:
                 objective = MadeUp(bench.problem, seed, len(method))
             for row, choice in studied(History(objective), method, seed):
@@ -363,7 +363,7 @@ def side_by_side(
     times: dict[str, list[float | None]] = {key: [] for key in distinct}
     for number in range(rounds):
         sys.stderr.write(f"  final round {number + 1}: {len(distinct)} placements\n")
-        final = bench.labelled(f"{bench.name} final {number}")
+        final = bench.with_label(f"{bench.name} final {number}")
         order = list(distinct)[:: -1 if number % 2 else 1]
         for key, measured in zip(
             order, final.measure([distinct[k] for k in order]), strict=True

@@ -22,7 +22,7 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import capture_chain, on_cluster
+from gnnplace.plans.segments.chains import capture_chain, move_chain_to_cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
 FILE = "ultrascale-playbook/runs.csv.gz"
@@ -69,7 +69,7 @@ def chain_for(row: dict[str, str], known: dict[tuple[str, ...], Chain]) -> Chain
             TrainingJob(spec, batch=BATCH, precision="bf16-master", optimizer="adamw"),
             cluster,
         )
-    return on_cluster(known[key], cluster)
+    return move_chain_to_cluster(known[key], cluster)
 
 
 def main() -> None:

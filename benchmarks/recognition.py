@@ -21,7 +21,7 @@ from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import capture_chain, capture_layer_chain
 from gnnplace.plans.segments.sized import with_blocks
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
 
 CLUSTER, BATCH, PRECISION = "nvswitch-h100-8", 16, "bf16-mixed"
@@ -92,7 +92,7 @@ def difference(plans: list[Plan], references: list[Plan]) -> str:
 
 def row(name: str) -> str:
     """Return the row of a model."""
-    cluster = cluster_with_headroom(preset(CLUSTER), "auto")
+    cluster = cluster_with_headroom(make_preset(CLUSTER), "auto")
     job = TrainingJob(
         MODELS[name], batch=BATCH, precision=PRECISION, accept_other_loss=True
     )

@@ -30,7 +30,7 @@ from gnnplace.bench.standings import (
     ProblemId,
     highest_bounds,
     is_closed,
-    merged,
+    merge_best_known,
     problem_id,
     read_best_known,
     standings,
@@ -41,7 +41,7 @@ from gnnplace.bench.submissions import (
     method_name,
     read_submission,
 )
-from gnnplace.bench.summary import HELD_OUT, by_clock, select_unseen_rows
+from gnnplace.bench.summary import HELD_OUT, group_by_clock, select_unseen_rows
 from gnnplace.bench.tables import find_budget_unit, standings_grid
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
@@ -117,7 +117,9 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
         for entry in compute_coverage(older)
         if (entry.placer, entry.budget, entry.unit) not in names
     ]
-    best = merged(read_best_known(HERE / "best_known.json"), [*submitted, *older])
+    best = merge_best_known(
+        read_best_known(HERE / "best_known.json"), [*submitted, *older]
+    )
     ranked = [
         {**row, "placer": entry.placer}
         for entry in entries
@@ -125,7 +127,7 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
         for row in entry.rows
     ]
     lines = []
-    parts = by_clock(ranked)
+    parts = group_by_clock(ranked)
     for title, rows in parts.items():
         if len(parts) > 1 and not any(row["budget"] for row in rows):
             continue  # constructions alone: they stand in the other table as well

@@ -13,10 +13,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.bench import run_suite as run_suite
     from gnnplace.bench import summarise as summarise
     from gnnplace.costs import capture_for as capture_for
-    from gnnplace.costs import estimated_problem as estimated_problem
     from gnnplace.costs import is_problem_file as is_problem_file
-    from gnnplace.costs import measured_anew as measured_anew
-    from gnnplace.costs import on_cluster as on_cluster
+    from gnnplace.costs import make_estimated_problem as make_estimated_problem
+    from gnnplace.costs import measure_anew as measure_anew
+    from gnnplace.costs import move_to_cluster as move_to_cluster
     from gnnplace.costs import profile_model as profile
     from gnnplace.costs import read_on_cluster as read_on_cluster
     from gnnplace.costs import read_or_profile as read_or_profile
@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.explaining import explain_plan as explain_plan
     from gnnplace.launch import convert_launch_file as convert_launch_file
     from gnnplace.launch import export_plan as export_plan
+    from gnnplace.launch import find_launcher_of_file as find_launcher_of_file
     from gnnplace.launch import is_launch_file as is_launch_file
-    from gnnplace.launch import launcher_of_file as launcher_of_file
     from gnnplace.launch import price_launch_plan as price_launch_plan
     from gnnplace.launch import read_launch_file as read_launch_file
     from gnnplace.measurements import calibrate as calibrate
@@ -48,18 +48,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placing import compare as compare
     from gnnplace.placing import compare_intervals as compare_intervals
     from gnnplace.placing import is_warm as is_warm
+    from gnnplace.placing import list_shown_placers as list_shown_placers
     from gnnplace.placing import make_placer as make_placer
+    from gnnplace.placing import make_placer_for as make_placer_for
     from gnnplace.placing import place as place
-    from gnnplace.placing import placer_for as placer_for
     from gnnplace.placing import placer_names as placer_names
     from gnnplace.placing import placer_options as placer_options
-    from gnnplace.placing import shown_placers as shown_placers
     from gnnplace.placing import warm as warm
     from gnnplace.planning import JointPlan as JointPlan
     from gnnplace.planning import ShardPlan as ShardPlan
     from gnnplace.planning import compare_plans as compare_plans
+    from gnnplace.planning import make_split_plan as make_split_plan
     from gnnplace.planning import plan_model as plan
-    from gnnplace.planning import plan_of_split as plan_of_split
     from gnnplace.planning import plan_shard as plan_shard
     from gnnplace.planning import price_plans as price_plans
     from gnnplace.planning import read_plan as read_plan
@@ -70,14 +70,14 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem import Constraints as Constraints
     from gnnplace.problem import Placement as Placement
     from gnnplace.problem import Problem as Problem
+    from gnnplace.problem import apply_constraints as apply_constraints
     from gnnplace.problem import as_constraints as as_constraints
     from gnnplace.problem import check_headroom as check_headroom
-    from gnnplace.problem import constrained as constrained
     from gnnplace.problem import convert as convert
+    from gnnplace.problem import count_placed_microbatches as count_placed_microbatches
     from gnnplace.problem import from_networkx as from_networkx
     from gnnplace.problem import from_pyg as from_pyg
-    from gnnplace.problem import limited as limited
-    from gnnplace.problem import placed_microbatches as placed_microbatches
+    from gnnplace.problem import limit_memory as limit_memory
     from gnnplace.problem import read_constraints as read_constraints
     from gnnplace.problem import read_placement as read_placement
     from gnnplace.problem import read_placement_for as read_placement_for
@@ -88,7 +88,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem import write_placement as write_placement
     from gnnplace.problem import write_problem as write_problem
     from gnnplace.report import caches as caches
-    from gnnplace.report import describe_environment as environment
+    from gnnplace.report import collect_environment as environment
     from gnnplace.report import walk_road as walk_road
     from gnnplace.report import write_page as write_page
     from gnnplace.report import write_report as write_report

@@ -284,7 +284,7 @@ def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Put off looking for garbage where millions of objects are made, and all are wanted."""
     was_on = gc.isenabled()
     gc.disable()
@@ -466,7 +466,7 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
         InputError: the folder does not exist or cannot be written to, or the disk is full.
     """
     try:
-        if in_place(path):
+        if is_written_in_place(path):
             _write_in_place(path, write)
         else:
             _replace(Path(os.path.realpath(path)), write)
@@ -476,7 +476,7 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
         ) from None
 
 
-def in_place(path: str | Path) -> bool:
+def is_written_in_place(path: str | Path) -> bool:
     """Return whether a path is written to directly, because it is no regular file."""
     if find_descriptor(path) is not None:
         return True

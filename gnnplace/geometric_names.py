@@ -23,6 +23,6 @@ def read_entries(store: object) -> MutableMapping[str, Any]:
     return cast("MutableMapping[str, Any]", entries)
 
 
-def kind_of(store: object) -> object:
+def get_store_kind(store: object) -> object:
     """Return the kind of nodes, or the triple of an edge's, that a store is of; None: the graph."""
     return getattr(store, "_key", None)

@@ -44,14 +44,14 @@ def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
     with importable(module):
         try:
             if module.endswith(SUFFIX):
-                holder = _of_file(module, spec)
+                holder = _import_file(module, spec)
             else:
-                holder = _of_name(module)
+                holder = _import_by_name(module)
         except InputError:
             raise
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"{spec}: cannot import {module!r}: {said(error)}{_moved(module, error)}"
+                f"{spec}: cannot import {module!r}: {said(error)}{_hint_at_file(module, error)}"
             ) from None
     target: Any = holder
     for part in name.split("."):
@@ -97,12 +97,12 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}{place}"
 
 
-def _of_name(module: str) -> ModuleType:
+def _import_by_name(module: str) -> ModuleType:
     importlib.invalidate_caches()
     return importlib.import_module(module)
 
 
-def _of_file(module: str, spec: str) -> ModuleType:
+def _import_file(module: str, spec: str) -> ModuleType:
     path = Path(module).resolve()
     if not path.is_file():
         raise InputError(f"{spec}: there is no file {module!r}; check the path")
@@ -112,11 +112,11 @@ def _of_file(module: str, spec: str) -> ModuleType:
     if is_importable and parts[0] not in sys.stdlib_module_names:
         loaded = sys.modules.get(name)
         # Another module may have that name already.
-        if loaded is None or _file_of(loaded) == path:
-            module_of_name = _of_name(name)
-            if _file_of(module_of_name) == path:
+        if loaded is None or _find_file(loaded) == path:
+            module_of_name = _import_by_name(name)
+            if _find_file(module_of_name) == path:
                 return module_of_name
-    return _by_itself(path)
+    return _import_by_itself(path)
 
 
 def _root(path: Path) -> Path:
@@ -127,13 +127,13 @@ def _root(path: Path) -> Path:
     return folder
 
 
-def _file_of(module: ModuleType) -> Path | None:
+def _find_file(module: ModuleType) -> Path | None:
     if module.__file__:
         return Path(module.__file__).resolve()
     return None
 
 
-def _by_itself(path: Path) -> ModuleType:
+def _import_by_itself(path: Path) -> ModuleType:
     """Return a file under a name of its own."""
     name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
@@ -163,7 +163,7 @@ def _functions(holder: object) -> list[str]:
     return names
 
 
-def _moved(module: str, error: BaseException) -> str:
+def _hint_at_file(module: str, error: BaseException) -> str:
     """Return a hint where a module's file lies, if the import failed because it was not found."""
     missing = (
         isinstance(error, ModuleNotFoundError)

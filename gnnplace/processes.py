@@ -31,7 +31,7 @@ def ends_with_this() -> Callable[[], None]:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
+def hold_interrupts() -> Iterator[None]:
     """Hold Ctrl-C back while a process is forked.
 
     The new one begins with the signal held; it says what shall become of it and calls
@@ -45,7 +45,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def let_interrupts() -> None:
-    """Take Ctrl-C again, after ``interrupts_held``."""
+    """Take Ctrl-C again, after ``hold_interrupts``."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 

@@ -98,7 +98,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 ALONE = (
     "tests/costs/profiling/test_measurement.py",
     "tests/runtime/",
-    "tests/sharding/run/test_measure.py",
+    "tests/run/split/test_measure.py",
     "tests/run/measuring/test_fidelity.py",
 )
 """Tests whose processes spin, whose clocks others would disturb, or that look for what is left."""

@@ -10,7 +10,7 @@ from torch import nn
 import gnnplace
 from gnnplace.errors import InputError, UnsupportedError
 from gnnplace.placers import contract
-from gnnplace.problem.cluster import Cluster, preset
+from gnnplace.problem.cluster import Cluster, make_preset
 
 
 def test_a_module_of_ones_own_goes_the_whole_way():
@@ -19,7 +19,7 @@ def test_a_module_of_ones_own_goes_the_whole_way():
     inputs = (torch.randn(6, 8),)
     options = gnnplace.CaptureOptions(microbatches=3, optimizer="adamw")
     program = gnnplace.capture(model, inputs, options=options)
-    problem = gnnplace.profile(program, preset("nvlink-a100-2"), options=options)
+    problem = gnnplace.profile(program, make_preset("nvlink-a100-2"), options=options)
     assert problem.microbatches == 3
     assert problem.estimated.all()
     result = gnnplace.place(problem, placer="round-robin", budget=0.0)
@@ -72,9 +72,9 @@ def test_compare_names_a_result_as_its_placer_was_named():
 def test_a_problem_moves_to_a_cluster_it_has_times_for():
     chain = contract.training_chain()
     fast = Cluster((chain.cluster.devices[0],), ())
-    assert gnnplace.on_cluster(chain, fast).num_devices == 1
+    assert gnnplace.move_to_cluster(chain, fast).num_devices == 1
     with pytest.raises(InputError, match="'t4'"):
-        gnnplace.on_cluster(chain, preset("pcie-t4-2"))
+        gnnplace.move_to_cluster(chain, make_preset("pcie-t4-2"))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,13 @@ def test_options_are_checked(given, message):
 
 def test_micro_batches_are_read_off_a_placement():
     assert (
-        gnnplace.placed_microbatches({"device": {"a#0": "d", "a#3": "d", "u": "d"}})
+        gnnplace.count_placed_microbatches(
+            {"device": {"a#0": "d", "a#3": "d", "u": "d"}}
+        )
         == 4
     )
-    assert gnnplace.placed_microbatches({"device": {"a": "d"}}) == 1
-    assert gnnplace.placed_microbatches([]) == 1
+    assert gnnplace.count_placed_microbatches({"device": {"a": "d"}}) == 1
+    assert gnnplace.count_placed_microbatches([]) == 1
 
 
 def test_the_package_says_what_it_has():

@@ -18,7 +18,7 @@ from gnnplace.files import (
     Bytes,
     Schema,
     find_descriptor,
-    in_place,
+    is_written_in_place,
     parse,
     parse_json,
     parse_yaml,
@@ -110,8 +110,8 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 
 
 def test_what_is_written_in_place(tmp_path):
-    assert in_place("/dev/null")
-    assert not in_place(tmp_path / "nothing")
+    assert is_written_in_place("/dev/null")
+    assert not is_written_in_place(tmp_path / "nothing")
 
 
 class Filled(Schema):

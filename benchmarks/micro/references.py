@@ -15,7 +15,7 @@ import numpy as np
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 
 ROUNDS = 3
 
@@ -31,7 +31,7 @@ def problem(num_ops: int) -> Problem:
         tensors.append((i, float(rng.integers(1, 10**6)), consumers.tolist()))
     graph = ComputationGraph.from_tensors([f"o{i}" for i in range(num_ops)], tensors)
     cost = rng.uniform(1e-5, 1e-3, num_ops)
-    return build_problem("random", graph, preset("nvlink-a100-4"), {"a100": cost})
+    return build_problem("random", graph, make_preset("nvlink-a100-4"), {"a100": cost})
 
 
 def against(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnnplace.costs.prediction import predict
-from gnnplace.costs.rows import Record, Rows, from_records, joined
+from gnnplace.costs.rows import Record, Rows, from_records, join_rows
 from gnnplace.costs.tables import load_shipped_tables
 
 WIDTH, TOKENS, LAYERS = 1024, 4096, 400
@@ -33,7 +33,7 @@ def transformer(layers: int = LAYERS) -> Rows:
             ("div", 2), ("sub", 3), ("adamw_update", 20),
         )
     ]  # fmt: skip
-    return joined([from_records([*products, *vectors])] * layers)
+    return join_rows([from_records([*products, *vectors])] * layers)
 
 
 @pytest.mark.parametrize("kind", ["a100-80", "h200", "rtx-3090"])

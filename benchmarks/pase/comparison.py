@@ -36,7 +36,7 @@ from benchmarks.pase.layers import configurations
 from benchmarks.pase.markov_chain import random_search
 from benchmarks.pase.networks.registry import build_network
 from benchmarks.pase.rivals import expert, greedy
-from gnnplace.bench.rows import append, identity, now, provenance, read_rows
+from gnnplace.bench.rows import append, format_now, identity, provenance, read_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.sharding import (
@@ -158,7 +158,7 @@ def run_files(paths: list[str]) -> None:
         for way in (BEST, "greedy", PROGRAMME):
             cell = Cell(problem.name, problem.devices, "of the file", way)
             row = cell.identity() | {"network": cell.network, "devices": cell.devices}
-            row |= {"links": cell.machine, "when": now(), "table_seconds": None}
+            row |= {"links": cell.machine, "when": format_now(), "table_seconds": None}
             append(ROWS, row | solved(problem, partial(FILE_WAYS[way], problem)))
 
 
@@ -186,7 +186,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     row = cell.identity() | {"network": cell.network, "devices": cell.devices}
     row |= {
         "links": cell.machine,
-        "when": now(),
+        "when": format_now(),
         "table_seconds": time.process_time() - begin,
     }
     return row | solved(problem, lambda: WAYS[cell.way](setting, problem))

@@ -43,7 +43,13 @@ from benchmarks.pase.layers import (
     in_words,
 )
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
+from gnnplace.costs import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    Exchange,
+    compute_gradient_seconds,
+    share,
+)
 from gnnplace.errors import InputError
 from gnnplace.sharding import CostParts, Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, ClassTable
@@ -430,7 +436,9 @@ class Setting:
         parameters = sum(x.elements(axes) for x in operations for axes in x.parameters)
         results = sum(x.elements(x.saved or x.output) for x in operations)
         size = parameters * machine.element
-        reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, size)
+        reduced = compute_gradient_seconds(
+            machine.exchange, machine.bandwidth, devices, size
+        )
         return CostParts(
             compute=3.0 * share * sum(x.flops for x in operations) / machine.flops,
             reduction=0.0,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.search import ShardingResult
-from gnnplace.sharding.solver.tables import Flat, flat_of
+from gnnplace.sharding.solver.tables import Flat, make_flat_tables
 
 FloatArray = NDArray[np.float64]
 MOST_VARIABLES = 3_000_000  # About 2 GB in the solver.
@@ -64,7 +64,7 @@ def solve_programme(
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     begin = time.perf_counter()
-    flat = flat_of(problem)
+    flat = make_flat_tables(problem)
     cost, binary = _variables(flat)
     matrix, right = _constraints(flat, len(cost))
     # The solver's tolerances are absolute: an objective near one.

@@ -16,7 +16,7 @@ from numba import njit
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.solver.tables import Flat, flat_of
+from gnnplace.sharding.solver.tables import Flat, make_flat_tables
 
 TEMPERATURE = (
     2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
@@ -44,7 +44,7 @@ def random_search(
     """
     until = time.process_time() + seconds
     rng = np.random.default_rng(seed)
-    flat = flat_of(problem)
+    flat = make_flat_tables(problem)
     current = np.array(start, np.int64)
     beta = 1.0 / (TEMPERATURE * max(problem.value(tuple(start)), 1e-300))
     best = current.copy()

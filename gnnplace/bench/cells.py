@@ -20,11 +20,11 @@ from typing import Any
 
 from gnnplace.bench.exposure import find_row_family
 from gnnplace.bench.kinds import Loaded, load, training
-from gnnplace.bench.rows import now, provenance
+from gnnplace.bench.rows import format_now, provenance
 from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile
 from gnnplace.errors import GnnplaceError
 from gnnplace.policy import Exhibit
-from gnnplace.problem import graph_digest
+from gnnplace.problem import compute_graph_digest
 
 Row = dict[str, Any]
 Begun = Callable[[Row], None]
@@ -59,7 +59,7 @@ class CellTask:
     @property
     def row(self) -> Row:
         """Return the row of the cell before anything is known."""
-        row: Row = {"suite": self.suite, **self.cell.identity(), "when": now()}
+        row: Row = {"suite": self.suite, **self.cell.identity(), "when": format_now()}
         empty = {"step_time": None, "lower_bound": None, "feasible": False}
         return row | empty | {"seconds": 0.0, "error": ""}
 
@@ -101,7 +101,7 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
     try:
         entry = task.cell.problem
         text = entry.model_dump_json()
-        changed = _changed(entry, task.folder)
+        changed = _get_change_time(entry, task.folder)
         problem = _load_once(task.kind, text, task.folder, changed)
         if isinstance(problem, GnnplaceError):
             raise problem
@@ -120,7 +120,7 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
             "seconds": time.perf_counter() - begin,
             "processor_seconds": time.process_time() - processor,
         }
-        row |= spent | {"error": _told(caught)}
+        row |= spent | {"error": _describe_error(caught)}
     return row | provenance()
 
 
@@ -145,10 +145,10 @@ def _find_captured_digest(entry: str, folder: str) -> str:
     graph = ProblemEntry.model_validate_json(entry).find_captured_graph(Path(folder))
     if graph is None:
         return ""
-    return graph_digest(graph.graph)
+    return compute_graph_digest(graph.graph)
 
 
-def _told(caught: Exception) -> str:
+def _describe_error(caught: Exception) -> str:
     """Return one line for an error, with its class if nobody raised it on purpose."""
     line = (str(caught).splitlines() or [""])[0]
     if isinstance(caught, GnnplaceError) and line:
@@ -158,7 +158,7 @@ def _told(caught: Exception) -> str:
     return type(caught).__name__
 
 
-def _changed(entry: ProblemEntry, folder: str) -> int:
+def _get_change_time(entry: ProblemEntry, folder: str) -> int:
     """Return when the problem's file was last changed, in ns, or 0 without a file.
 
     Workers live longer than files.
@@ -194,7 +194,7 @@ def read_digests(suite: SuiteFile, folder: Path) -> dict[str, str]:
     for entry in suite.problems:
         if entry.file is None and entry.profile is None:
             continue
-        changed = _changed(entry, absolute_folder)
+        changed = _get_change_time(entry, absolute_folder)
         problem = _load_once(
             suite.kind, entry.model_dump_json(), absolute_folder, changed
         )
@@ -203,7 +203,9 @@ def read_digests(suite: SuiteFile, folder: Path) -> dict[str, str]:
     return digests
 
 
-def failed(task: CellTask, known: Row | None, seconds: float, error: str) -> Row:
+def make_failed_row(
+    task: CellTask, known: Row | None, seconds: float, error: str
+) -> Row:
     """Return the row of a cell that its process could not report.
 
     Args:

@@ -17,7 +17,7 @@ from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs import profile_model
 from gnnplace.errors import ExecutionError
 from gnnplace.placers import Result
-from gnnplace.problem import ruled
+from gnnplace.problem import prefix_rule_version
 from gnnplace.run.measuring import execute_placement
 from gnnplace.run.placed import Execution, ExecutionOptions
 from gnnplace.tracing import Program, capture_model
@@ -34,7 +34,7 @@ class Executable(PlacedProblem):
 
     def described(self, entry: ProblemEntry) -> Data:
         """Return the part of a row that tells of the problem."""
-        run_digest = ruled(f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}")
+        run_digest = prefix_rule_version(f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}")
         return super().described(entry) | {"digest": run_digest, "clock": "measured"}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:

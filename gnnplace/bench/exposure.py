@@ -20,7 +20,7 @@ from gnnplace.placing import ROSTER, find_placer
 from gnnplace.policy import GNN_CHECKPOINT as NETWORK
 from gnnplace.policy import POLICY_CHECKPOINT as POLICY
 from gnnplace.policy import RANDOM, Exhibit, TrainingCard, exposure_reason, read_card
-from gnnplace.train import listed
+from gnnplace.train import read_model_list
 
 # Written by ``benchmarks/structure.py``.
 BLOCKS = Path(__file__).with_name("blocks.json")
@@ -121,7 +121,7 @@ def _find_declared_training(maker: object) -> PlacerTraining:
 @cache
 def _list_spec_families() -> dict[str, str]:
     """Return the family of every model that data sets are captured from, by the model's name."""
-    groups = [group for group in listed().values() if isinstance(group, list)]
+    groups = [group for group in read_model_list().values() if isinstance(group, list)]
     rows = [row for group in groups for row in group if "spec" in row]
     families = {}
     for row in rows:

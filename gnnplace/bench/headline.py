@@ -97,7 +97,7 @@ def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> TextTa
             method,
             *(interval_text(geometric_interval(each)) for each in by_machine),
             interval_text(overall),
-            *_beside(method_rows),
+            *_make_other_cells(method_rows),
         ]
         lines.append((overall.mean if overall else np.inf, line))
     heads = (
@@ -113,7 +113,7 @@ def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> TextTa
     return text_table("Step time over data parallelism, predicted", heads, ordered)
 
 
-def _beside(rows: Sequence[Row]) -> list[str]:
+def _make_other_cells(rows: Sequence[Row]) -> list[str]:
     """Return cells of a table: the ratio over the lower bound, bytes, seconds and failures.
 
     Bytes are those of the fullest device, seconds those of processors.

@@ -1,20 +1,24 @@
-"""Cells of the headline table: placements, recipes and plans of one training step side by side.
+"""Cells that compare placers and planning methods on one training step. Times are predicted.
 
-A problem is a model with its batch on a machine. Placers place its captured ops, once whole and
-once cut into the entry's micro-batches, each with half the budget; the faster one counts, as
-``place --microbatches`` would find it. The names in ``PLANNED`` are methods of whole layers, priced
-by the planner: ``plan`` searches them all together, the others are what people do without it, each
-the fastest of its kind (micro-batches and order of actions are searched for all of them).
+A problem is a model with its batch on a machine.
 
-All take op and link times from the same tables. The rows ``single`` and ``one-device`` are the same
-step by both clocks, and their ratio is what is left between them. Times are predicted.
+* A placer places the model's captured ops twice, with the whole batch and with the entry's
+  micro-batches, each time with half the budget. The faster placement counts.
+* A method of ``PLANNED`` cuts the model by layers and is priced by the planner. ``plan`` searches
+  all kinds of plans together. Every other method is one kind of plan, such as data parallelism;
+  its fastest plan counts, over micro-batches and orders of actions.
 
-``ddp`` is data parallelism as PyTorch runs it (Li et al., VLDB 2020): gradients of 25 MiB are
-all-reduced in the order in which the last backward pass makes them, and hide under the rest of it;
-``zero-0`` is the same with nothing hidden, as the planner prices every exchange (what published
-runs of Megatron and FSDP take is nearer to that). ``pase`` and ``weird-trick`` split every call
-over all devices (module ``pase``). A model is captured once for all its machines that follow one
-another in a suite.
+Both take the seconds of ops and links from the same tables. The rows ``single`` and ``one-device``
+are the same step, simulated as ops and priced as layers: their ratio shows by how much the two ways
+of computing a step time differ.
+
+``ddp`` is data parallelism as PyTorch runs it (Li et al., VLDB 2020): buckets of 25 MiB of
+gradients are all-reduced in the order in which the last backward pass makes them, hidden behind the
+rest of that pass. ``zero-0`` is data parallelism with nothing hidden, as the planner prices every
+exchange; published runs of Megatron and FSDP are nearer to that. ``pase`` and ``weird-trick`` split
+every call over all devices (module ``pase``).
+
+Captures are cached: entries of one model that follow one another in a suite share one capture.
 """
 
 from __future__ import annotations
@@ -50,30 +54,31 @@ from gnnplace.plans import (
     TrainingJob,
     capture_chain,
     find_baselines,
-    on_cluster,
+    move_chain_to_cluster,
     price_given_plan,
+    time_gradient_reduction,
 )
-from gnnplace.plans import with_gradients_reduced as reduced
-from gnnplace.problem import Cluster, ruled, with_slack
+from gnnplace.problem import Cluster, prefix_rule_version, with_slack
 from gnnplace.tracing import CaptureOptions, Program
 
 ALONE = "one-device"
 BARE = "zero-0"
 DDP = "ddp"
-ELSEWHERE = "pcie-a100-2"  # devices that are not here: nothing is allocated
-SPENT = ("seconds", "processor_seconds")
+# Captures are for any machine. One that is not this one is named, so that nothing is allocated.
+ELSEWHERE = "pcie-a100-2"
+SPENT = ("seconds", "processor_seconds")  # keys of a row
 PLANNED = ("plan", *BASELINES, BARE, ALONE, PASE, TRICK)
 Data = dict[str, Any]
 
 
 class Timer:
-    """A stopwatch by the clock on the wall and by the processor, started when it is made."""
+    """A stopwatch of wall-clock and processor time. It starts when it is made."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter(), time.process_time()
 
     def seconds(self) -> Data:
-        """Return the seconds since the start, by the names of ``SPENT``."""
+        """Return the seconds since the start, under the keys ``SPENT``."""
         wall, processor = self._start
         seconds = time.perf_counter() - wall, time.process_time() - processor
         return dict(zip(SPENT, seconds, strict=True))
@@ -81,12 +86,13 @@ class Timer:
 
 @dataclass(eq=False)
 class Joint:
-    """A model on a machine, captured as ops and as layers, each when a cell first asks for it.
+    """A model on a machine. It is captured as ops and as layers when a cell first asks for them.
 
     Attributes:
-        entry: The suite's.
-        placed: What placers place, by the number of micro-batches.
-        plans: The planner's answers, by the seconds of its budget, and what its search took.
+        entry: The suite's entry for the model.
+        placed: The problem that placers place, by the number of micro-batches.
+        plans: For each budget in seconds, the best plan of every method and the seconds that the
+            search of them took.
     """
 
     entry: ProblemEntry
@@ -102,24 +108,24 @@ class Joint:
 
     @cached_property
     def chain(self) -> Chain:
-        """Return the model's layers.
+        """Return the model's chain of layers.
 
         Raises:
-            GnnplaceError: The layers cannot be planned.
+            GnnplaceError: The model cannot be captured as layers.
         """
-        chain = _layers(str(self.entry.model), self.entry.accept_other_loss)
+        chain = _capture_layers(str(self.entry.model), self.entry.accept_other_loss)
         if isinstance(chain, GnnplaceError):
             raise chain
-        return on_cluster(chain, self.cluster)
+        return move_chain_to_cluster(chain, self.cluster)
 
     def problem(self, microbatches: int) -> PlacedProblem:
-        """Return the model's ops.
+        """Return the problem of the model's ops, cut into ``microbatches``.
 
         Raises:
             GnnplaceError: The ops cannot be captured, or the batch cannot be cut.
         """
         if microbatches not in self.placed:
-            program = _program(
+            program = _capture_ops(
                 str(self.entry.model), microbatches, self.entry.accept_other_loss
             )
             if isinstance(program, GnnplaceError):
@@ -130,8 +136,8 @@ class Joint:
         return self.placed[microbatches]
 
     def described(self, entry: ProblemEntry) -> Data:
-        """Return the part of a row that tells of the problem; see ``kinds.Loaded``."""
-        # Capture both forms now, so that no method's seconds contain it.
+        """Return the part of a row that describes the problem; see ``kinds.Loaded``."""
+        # Capture ops and layers now: no method's seconds shall contain the capture.
         with suppress(GnnplaceError):
             _ = self.chain
         with suppress(GnnplaceError):
@@ -139,9 +145,10 @@ class Joint:
         try:
             return self.problem(1).described(entry)
         except GnnplaceError:
+            # Without ops, the layers identify the problem.
             return {
                 "num_devices": self.cluster.num_devices,
-                "digest": ruled(f"{self.chain.fingerprint[:12]}-layers"),
+                "digest": prefix_rule_version(f"{self.chain.fingerprint[:12]}-layers"),
                 "clock": "predicted",
                 **entry.labels,
             }
@@ -150,37 +157,43 @@ class Joint:
         """Return the outcome of the method; see ``kinds.Loaded``."""
         timer = Timer()
         if cell.placer in PLANNED:
-            outcome = self._planned(cell)
+            outcome = self._run_method(cell)
         else:
-            outcome = self._placed(cell, keep)
-        # Where the method has times of its own (of a search that serves all), those count.
+            outcome = self._run_placer(cell, keep)
+        # One search serves all methods: its seconds replace those of this call.
         return {**timer.seconds(), **outcome}
 
-    def _placed(self, cell: Cell, keep: str) -> Data:
-        """Return the faster of the whole batch and its micro-batches."""
+    def _run_placer(self, cell: Cell, keep: str) -> Data:
+        """Place the whole batch and its micro-batches, and return the faster outcome.
+
+        Raises:
+            GnnplaceError: Neither can be placed.
+        """
         sizes = dict.fromkeys((1, self.entry.microbatches))
-        half = replace(cell, budget=cell.budget / len(sizes))
+        cell_for_size = replace(cell, budget=cell.budget / len(sizes))
         outcomes: list[Data] = []
         failure: GnnplaceError | None = None
         for size in sizes:
             try:
-                outcome = self.problem(size).outcome(half, "", keep)
+                outcome = self.problem(size).outcome(cell_for_size, "", keep)
             except GnnplaceError as error:
                 failure = error
                 continue
             note = f"{size} micro-batches; {outcome['note']}".rstrip("; ")
             outcomes.append({**outcome, "note": note})
         if not outcomes:
-            raise failure or InfeasibleError("nothing was tried")
+            assert failure is not None  # there is at least one size
+            raise failure
         seconds = sum(outcome.pop("seconds") for outcome in outcomes)
         fastest = min(outcomes, key=lambda outcome: float(outcome["step_time"]))
         return {**fastest, "seconds": seconds}
 
-    def _planned(self, cell: Cell) -> Data:
-        """Return the data of a plan of whole layers.
+    def _run_method(self, cell: Cell) -> Data:
+        """Price a method of ``PLANNED`` and return its outcome.
 
-        The planner's search is one for all methods, and counts for each. Without a budget it goes
-        on until nothing is left to try, so that its rows repeat bit by bit.
+        The planner searches once for all methods, and each method's row has the seconds of that
+        search. With a budget of 0 the search ends when nothing is left to try, so that its rows
+        repeat bit by bit.
 
         Raises:
             InfeasibleError: No plan of the method fits.
@@ -188,7 +201,7 @@ class Joint:
         """
         if cell.unit == STEPS:
             raise UnsupportedError(
-                f"{cell.placer!r}: the planner is limited by seconds, not by steps"
+                f"{cell.placer!r}: the planner is limited by seconds, not by steps; give budgets"
             )
         if cell.placer in (PASE, TRICK):
             seconds, peak_bytes = split_step(self.chain, self.cluster, cell.placer)
@@ -198,24 +211,24 @@ class Joint:
         search_times: Data = {}
         plan: Plan | None
         if cell.placer == ALONE:
-            plan = self._alone()
+            plan = self._plan_one_device()
         else:
             plans, search_times = self._search(cell.budget or math.inf)
-            # The planner hides no exchange: "zero-0" is "ddp" as the planner prices it.
+            # The planner hides no exchange: its plan of "ddp" is the one named "zero-0" here.
             plan = plans[DDP if cell.placer == BARE else cell.placer]
         if plan is None or not plan.feasible:
             reason = plan.reason if plan else None
-            raise InfeasibleError(reason or "no plan of it fits")
+            raise InfeasibleError(reason or f"no plan of {cell.placer!r} fits")
 
-        hidden = 0.0
+        hidden_seconds = 0.0
         if cell.placer == DDP:
-            hidden = time_hidden_by_backward(self.chain, self.cluster, plan)
+            hidden_seconds = time_hidden_by_backward(self.chain, self.cluster, plan)
         device_bytes = {
             name: sum(memory.model_dump().values())
             for name, memory in plan.file.memory.items()
         }
         return {
-            "step_time": plan.step_time - hidden,
+            "step_time": plan.step_time - hidden_seconds,
             "lower_bound": plan.file.lower_bound,
             "feasible": True,
             "peak_memory": [
@@ -226,7 +239,7 @@ class Joint:
         }
 
     def _search(self, budget: float) -> tuple[dict[str, Plan | None], Data]:
-        """Return the best plan of every method, and what one search for all of them took."""
+        """Return the best plan of every method, and the seconds of the search of all of them."""
         if budget not in self.plans:
             timer = Timer()
             options = SearchOptions(budget=budget)
@@ -234,20 +247,31 @@ class Joint:
             self.plans[budget] = plans, timer.seconds()
         return self.plans[budget]
 
-    def _alone(self) -> Plan:
-        """Return a plan on the first device: the whole batch or micro-batches, what is faster."""
-        sizes = dict.fromkeys((1, 1 if self.chain.mixes else self.entry.microbatches))
+    def _plan_one_device(self) -> Plan:
+        """Return the faster plan on the first device: the whole batch, or micro-batches."""
         batch = self.chain.batch
-        specs = [PlanSpec(microbatch_size=batch // m) for m in sizes if batch % m == 0]
+        counts = [1]
+        # Layers that mix the examples of a batch cannot be cut into micro-batches.
+        if not self.chain.mixes and self.entry.microbatches > 1:
+            counts.append(self.entry.microbatches)
+        specs = [
+            PlanSpec(microbatch_size=batch // count)
+            for count in counts
+            if batch % count == 0
+        ]
         plans = [price_given_plan(self.chain, self.cluster, spec) for spec in specs]
         return min(plans, key=lambda plan: (not plan.feasible, plan.step_time))
 
 
-@lru_cache(maxsize=2)  # whole, and cut into micro-batches
-def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceError:
-    """Return the step's ops, for any machine; or why they cannot be captured."""
+@lru_cache(maxsize=2)  # the whole batch, and micro-batches
+def _capture_ops(
+    model: str, microbatches: int, accept_other_loss: bool
+) -> Program | GnnplaceError:
+    """Capture a step's ops, for any machine. Return the error if they cannot be captured."""
     options = CaptureOptions(
-        optimizer="adamw", microbatches=microbatches, accept_other_loss=accept
+        optimizer="adamw",
+        microbatches=microbatches,
+        accept_other_loss=accept_other_loss,
     )
     try:
         return capture_for(model, ELSEWHERE, options)
@@ -256,29 +280,31 @@ def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceE
 
 
 @lru_cache(maxsize=1)
-def _layers(model: str, accept: bool) -> Chain | GnnplaceError:
-    """Return the step's layers with the known kernels, or why they cannot be planned."""
+def _capture_layers(model: str, accept_other_loss: bool) -> Chain | GnnplaceError:
+    """Capture a step's layers, for any machine. Return the error if they cannot be captured."""
+    job = TrainingJob(model, accept_other_loss=accept_other_loss)
     try:
-        return capture_chain(
-            TrainingJob(model, accept_other_loss=accept), resolve_cluster(ELSEWHERE)
-        )
+        return capture_chain(job, resolve_cluster(ELSEWHERE))
     except GnnplaceError as error:
         return error
 
 
 def time_hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
-    """Return the seconds of a data-parallel plan's all-reduce that DDP hides.
+    """Return the seconds by which DDP's buckets shorten a data-parallel step.
 
-    What buckets add to the all-reduce is subtracted.
+    The plan's step ends with one all-reduce of all gradients. DDP starts a bucket's all-reduce as
+    soon as its gradients are there. The difference is negative if the latencies of many buckets
+    take longer than the backward pass hides.
 
     Args:
-        chain: The layers that the plan is of.
-        cluster: Its devices, each with a replica of all of them.
-        plan: A plan of one stage without ZeRO, whose step ends with one bare all-reduce.
+        chain: The layers of the plan's model.
+        cluster: The devices, each with a replica of all layers.
+        plan: A plan of one stage without ZeRO, whose step ends with one unhidden all-reduce.
     """
     (stage,) = plan.file.stages
     examples = plan.file.microbatch_size
-    costs = chain.costs([d.kind for d in cluster.devices], (1,), examples)
+    kinds = [device.kind for device in cluster.devices]
+    costs = chain.costs(kinds, (1,), examples)
     if costs is None or len(stage.rows) < 2:
         return 0.0
 
@@ -286,18 +312,22 @@ def time_hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float
     elements = costs.parameters.copy()
     for tied in chain.tied:
         elements[list(tied.segments[1:])] -= tied.elements
-    gradient_bytes = PARAMETER[chain.precision][1] * elements
+    _, bytes_per_gradient, _ = PARAMETER[chain.precision]
+    gradient_bytes = bytes_per_gradient * elements
 
     # The backward pass goes from the last segment to the first.
-    recomputed = np.array([s.name in stage.recompute.modules for s in chain.segments])
-    backward = costs.backward + costs.weights + recomputed * costs.forward
+    is_recomputed = np.array(
+        [segment.name in stage.recompute.modules for segment in chain.segments]
+    )
+    backward = costs.backward + costs.weights + is_recomputed * costs.forward
     ready = np.cumsum(backward[::-1])
     backward_end = float(ready[-1])
 
+    # Compare buckets that start during the pass with one all-reduce after it.
     members = range(cluster.num_devices)
     all_reduce = partial(MeshFabric(cluster).collective, ALL_REDUCE, members=members)
-    sizes = np.maximum(gradient_bytes[::-1], 0.0)
-    buckets = np.stack([ready, sizes], axis=1)
-    buckets_end, _ = reduced(buckets, all_reduce)
-    at_once = backward_end + all_reduce(float(gradient_bytes.sum()))
-    return at_once - max(buckets_end, backward_end)
+    segment_bytes = np.maximum(gradient_bytes[::-1], 0.0)
+    gradients = np.stack([ready, segment_bytes], axis=1)
+    end_with_buckets, _ = time_gradient_reduction(gradients, all_reduce)
+    end_at_once = backward_end + all_reduce(float(gradient_bytes.sum()))
+    return end_at_once - max(end_with_buckets, backward_end)

@@ -31,8 +31,8 @@ from gnnplace.sharding import (
     Configuration,
     best_strategy,
     build_captured_tables,
-    completed,
-    parts_in,
+    complete_strategy,
+    count_layout_parts,
     price_captured_parts,
     read_layout,
 )
@@ -87,7 +87,7 @@ class WholeStep(CapturedProblem):
                 outputs = (op.batch,)
             wanted = tuple(outputs)
             choices.append(wanted if wanted in options else (None,))
-        return completed(self, choices)
+        return complete_strategy(self, choices)
 
 
 def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, float]:
@@ -163,7 +163,7 @@ def _elements(step: WholeStep, split: Sequence[Configuration]) -> float:
         for value, axes in zip(op.reads, op.shape.reads, strict=True):
             info = step.graph.values[value]
             if info.source == PARAMETER and info.gradient:
-                size = prod(info.shape) / parts_in(
+                size = prod(info.shape) / count_layout_parts(
                     read_layout(axes, configuration), step.mesh
                 )
                 elements[value] = max(elements.get(value, 0.0), size)

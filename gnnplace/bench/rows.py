@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import fault_line
-from gnnplace.problem import package_commit, processor_name, versions
+from gnnplace.problem import list_versions, package_commit, processor_name
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 SECONDS, STEPS = "seconds", "steps"  # The units of budgets
@@ -73,7 +73,7 @@ def provenance() -> dict[str, Any]:
     """Return commit, versions and machine that a row is from."""
     return {
         "commit": package_commit(),
-        "versions": versions(PACKAGES),
+        "versions": list_versions(PACKAGES),
         "machine": {
             "processor": processor_name(),
             "cores": len(os.sched_getaffinity(0)),
@@ -83,7 +83,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def now() -> str:
+def format_now() -> str:
     """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -212,10 +212,10 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 
 def identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values that tell a row's cell from all others."""
-    return (*(row[key] for key in IDENTITY), unit_of(row))
+    return (*(row[key] for key in IDENTITY), get_budget_unit(row))
 
 
-def unit_of(row: Mapping[str, Any]) -> str:
+def get_budget_unit(row: Mapping[str, Any]) -> str:
     """Return the unit of a row's budget; rows from before there were steps count seconds."""
     return str(row.get("unit", SECONDS))
 

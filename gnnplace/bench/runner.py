@@ -23,7 +23,13 @@ from gnnplace.bench.rows import (
 )
 from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile, cells, read_suite
 from gnnplace.bench.summary import print_standings
-from gnnplace.bench.workers import Runner, Say, here, in_processes, on_dask
+from gnnplace.bench.workers import (
+    Runner,
+    Say,
+    run_cells_here,
+    run_cells_in_processes,
+    run_cells_on_dask,
+)
 from gnnplace.errors import InputError
 
 MAX_ROUNDS = 3  # The most rounds of cells whose problems changed while others ran
@@ -58,10 +64,10 @@ class Where:
         """
         warmed = [*suite.constructions, *suite.placers]
         if self.dask:
-            return on_dask(self.dask, warmed)
+            return run_cells_on_dask(self.dask, warmed)
         if self.processes:
-            return in_processes(self.processes, warmed, say)
-        return here(warmed, say)
+            return run_cells_in_processes(self.processes, warmed, say)
+        return run_cells_here(warmed, say)
 
 
 @dataclass(frozen=True)

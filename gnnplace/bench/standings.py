@@ -93,7 +93,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
     return {(key, best.digest): best for key, best in problems.items()}
 
 
-def merged(
+def merge_best_known(
     known: Mapping[ProblemId, BestKnown], rows: Iterable[Mapping[str, Any]]
 ) -> dict[ProblemId, BestKnown]:
     """Return the best known step times after rows are added; the first of equals stays."""

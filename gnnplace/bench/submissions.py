@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gnnplace.bench.exposure import UNDECLARED, PlacerTraining
-from gnnplace.bench.rows import SECONDS, identity, read_rows, unit_of
+from gnnplace.bench.rows import SECONDS, get_budget_unit, identity, read_rows
 from gnnplace.bench.suite import PLACE, ProblemEntry, SuiteFile, read_suite, suite_path
 from gnnplace.errors import FormatError, InputError
 from gnnplace.placers import parse_name
@@ -32,7 +32,7 @@ from gnnplace.policy import CARD, read_card
 from gnnplace.problem import (
     Placement,
     Problem,
-    digest,
+    compute_digest,
     placement_from_data,
     read_placement,
 )
@@ -78,7 +78,7 @@ def read_row_placement(row: Row, problem: Problem, where: str) -> Placement:
     data = row["placement"]
     if not isinstance(data, dict) or "format" in data:
         return placement_from_data(data, problem, where)
-    device = _whole_numbers(
+    device = _read_whole_numbers(
         data.get("device"), problem.num_devices, f"{where}: placement.device"
     )
     if len(device) != problem.num_ops:
@@ -93,7 +93,7 @@ def read_row_placement(row: Row, problem: Problem, where: str) -> Placement:
             f"{where}: placement.sequence: must list the ops of {problem.num_devices} devices"
         )
     parts = [
-        _whole_numbers(ops, problem.num_ops, f"{where}: placement.sequence[{d}]")
+        _read_whole_numbers(ops, problem.num_ops, f"{where}: placement.sequence[{d}]")
         for d, ops in enumerate(sequence)
     ]
     for d, ops in enumerate(parts):
@@ -104,7 +104,7 @@ def read_row_placement(row: Row, problem: Problem, where: str) -> Placement:
     return Placement(device, tuple(parts))
 
 
-def _whole_numbers(values: object, limit: int, where: str) -> np.ndarray[Any, Any]:
+def _read_whole_numbers(values: object, limit: int, where: str) -> np.ndarray[Any, Any]:
     """Return a list of whole numbers from 0 to below ``limit`` as an array."""
     is_list = isinstance(values, list)
     if not is_list or not all(type(v) is int and 0 <= v < limit for v in values):  # type: ignore[attr-defined]
@@ -228,7 +228,7 @@ def pack_rows(path: Path, declaration: Declaration) -> list[Data]:
                 raise InputError(
                     f"{position}: {row['problem']}: no placement was kept; use --keep"
                 )
-            problem = problem_of(row, position)
+            problem = load_row_problem(row, position)
             placement = read_placement(path.parent / "kept" / row["kept"], problem)
             submitted["placement"] = index_placement(placement)
         result.append(submitted)
@@ -259,7 +259,7 @@ def find_suite(title: str) -> SuiteFile | None:
     return None
 
 
-def problem_of(row: Row, where: str) -> Problem:
+def load_row_problem(row: Row, where: str) -> Problem:
     """Return the problem that a row names, from its suite.
 
     Raises:
@@ -324,7 +324,7 @@ def check_row(row: Row, where: str) -> None:
         raise InputError(f"{where}: 'placement' is missing; `pack` writes it")
     entry, folder = _find_entry(row, where)
     problem = _problem(entry.model_dump_json(), str(folder))
-    is_same = digest(problem) == row["digest"]
+    is_same = compute_digest(problem) == row["digest"]
     if not is_same and not entry.is_computed:
         raise InputError(_other_digest(problem, row, where))
     simulation = simulate(problem, read_row_placement(row, problem, where))
@@ -341,9 +341,7 @@ def check_row(row: Row, where: str) -> None:
 
 def _other_digest(problem: Problem, row: Row, where: str) -> str:
     """Return the message for a row of another version of its problem."""
-    return (
-        f"{where}: the problem's digest is {digest(problem)}, the row's {row['digest']}"
-    )
+    return f"{where}: the problem's digest is {compute_digest(problem)}, the row's {row['digest']}"
 
 
 def check_rows(rows: Sequence[Row], source: str) -> None:
@@ -434,7 +432,12 @@ def compute_coverage(rows: Sequence[Row]) -> list[Coverage]:
     groups: dict[tuple[str, str, float, str], list[Row]] = {}
     for row in rows:
         suite_title = str(row["suite"])
-        key = (suite_title, method_name(row), float(row["budget"]), unit_of(row))
+        key = (
+            suite_title,
+            method_name(row),
+            float(row["budget"]),
+            get_budget_unit(row),
+        )
         groups.setdefault(key, []).append(row)
     result = []
     for (title, placer, budget, unit), members in groups.items():

@@ -1,6 +1,7 @@
 """Suites: YAML files that name problems, placers, seeds and budgets.
 
-::
+``read_suite`` reads one, ``cells`` lists its runs, and ``ProblemEntry.load`` makes a problem. All
+keys, with what they mean::
 
     name: smoke
     version: 1                # raised when a problem changes; rows say smoke@1, never mixed
@@ -39,10 +40,10 @@ from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_yaml
 from gnnplace.problem import (
     Problem,
+    apply_constraints,
     as_constraints,
-    constrained,
     convert,
-    limited,
+    limit_memory,
     read_problem,
     with_microbatches,
 )
@@ -67,30 +68,35 @@ if TYPE_CHECKING:
     from gnnplace.tracing import CaptureOptions
 
 FAMILY_OF = {
-    m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models
+    model.name: model.family
+    for recipe in (STORE, *RECIPES.values())
+    for model in recipe.models
 }
+"""The family of each captured model, by the model's name."""
 NonNegative = Annotated[float, Field(ge=0)]
 Steps = Annotated[int, Field(ge=1)]
-# In a checkout they stand beside the package, in a wheel inside of it.
+# A checkout has the suites beside the package, a wheel has them inside it.
 SUITE_FOLDERS = (
     Path(__file__).parents[2] / "benchmarks" / "suites",
     Path(__file__).parent / "suites",
 )
-DATA_SETS = "data_sets"  # begins the path of a file that comes with the package
+DATA_SETS = "data_sets"  # a path that begins so may be of a file in the package
 PLACE: Final = "place"
 EXECUTE: Final = "execute"
 JOINT: Final = "joint"
 SOURCES = ("family", "captured", "dataset", "model", "profile", "file")
-FILES = ("profile", "file")  # sources that may say their family and cluster as well
+"""Keys of an entry that say where its problem comes from. An entry has one of them."""
+FILES = ("profile", "file")  # sources beside which a family is a label
 COMPUTED = ("family", "captured", "model")  # sources whose costs no file has
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
 class ProblemEntry(Schema):
-    """One problem of a suite: exactly one of ``SOURCES``; a file may have a family beside it.
+    """One problem of a suite. It has exactly one of ``SOURCES``; a file may also have a family.
 
     Attributes:
-        family: A random family; of a problem or profile file, the family that its graph is of.
+        family: A random family to draw from. Beside a problem or profile file, the family that
+            its graph belongs to, which tables show.
         captured: A graph of the shipped store.
         dataset: A dataset by its name (``gnnplace.train.data.datasets.find_dataset``).
         graph: The graph of the dataset.
@@ -98,22 +104,21 @@ class ProblemEntry(Schema):
         profile: A file of ``format``.
         file: A problem file.
         seed: The seed of a family's or captured graph's draw.
-        cluster: A type of cluster to draw (family, captured), or a preset, as ``compare`` takes
-            it; a dataset's graph needs one. Of a problem file, which has its own cluster, what
-            tables call that.
-        microbatches: Shares that the batch is cut into; a family draws its own number.
-        accept_other_loss: A model's batch is cut also where that changes its loss.
-        groups: Ops to aim at (captured, dataset, model).
-        whole: The captured graph is not grouped.
+        cluster: With a family or a captured graph, the type of cluster to draw; otherwise a
+            preset, as ``compare`` takes it. A dataset's graph needs one. A problem file has its own
+            cluster, and this is the name that tables give it.
+        microbatches: Number of micro-batches that the batch is cut into; a family draws its own.
+        accept_other_loss: Whether a model's batch is cut even where that changes its loss.
+        groups: Number of ops to group the graph to (captured, dataset, model).
+        whole: Whether the captured graph is left as it is, not grouped.
         memory: The memory of a captured graph's devices, ``ample`` or ``tight``.
-        ccr: The ccr of a random family, instead of a drawn one.
+        ccr: The communication-to-computation ratio of a random family, instead of a drawn one.
         heterogeneity: The heterogeneity of a random family, instead of a drawn one.
-        ops: Least and most ops of a family's problem before micro-batches.
-        devices: Least and most devices to draw.
-        seen: Not read any more; whether a placer has seen a problem follows from its training
-            card.
+        ops: Smallest and largest number of ops of a family's problem, before micro-batches.
+        devices: Smallest and largest number of devices to draw.
+        seen: Ignored; old suites have it. A placer's training card says which problems it has seen.
         constraints: Pins, forbids, modules that stay together and headroom, as a constraints file
-            has them; a number of devices at most is for ``place``.
+            has them. ``max_devices`` is refused.
     """
 
     family: str | None = None
@@ -140,26 +145,23 @@ class ProblemEntry(Schema):
 
     @property
     def is_computed(self) -> bool:
-        """Return whether costs are computed when the problem is made, not read from a file.
-
-        Those of drawn families and clusters and of captured models are.
-        """
-        return self._sources()[0] in COMPUTED
+        """Return whether costs are computed when the problem is made, not read from a file."""
+        return self._list_sources()[0] in COMPUTED
 
     @model_validator(mode="after")
-    def _one_source(self) -> ProblemEntry:
-        if len(self._sources()) != 1:
+    def _check_source(self) -> ProblemEntry:
+        if len(self._list_sources()) != 1:
             raise ValueError(f"give exactly one of {', '.join(SOURCES)}")
         if self.dataset is not None and (self.graph is None or self.cluster is None):
             raise ValueError("a dataset needs a graph and a cluster")
         if as_constraints(self.constraints).max_devices is not None:
             raise ValueError(
-                "constraints: max_devices is for place; give a smaller cluster"
+                "constraints: a suite takes no max_devices; give a smaller cluster"
             )
         return self
 
-    def _sources(self) -> list[str]:
-        """Return the sources that are given; the family of a file is a label and none."""
+    def _list_sources(self) -> list[str]:
+        """Return the sources that are given. The family of a file is a label and no source."""
         sources = [key for key in SOURCES if getattr(self, key) is not None]
         if any(key in FILES for key in sources):
             return [key for key in sources if key != "family"]
@@ -168,26 +170,32 @@ class ProblemEntry(Schema):
     @property
     def key(self) -> str:
         """Return a name that tells the problem from all others of the suite."""
-        (source,) = self._sources()
+        (source,) = self._list_sources()
         parts = [f"{source}={getattr(self, source)}"]
         for key, field in ProblemEntry.model_fields.items():
             value = getattr(self, key)
-            if key not in (*SOURCES, "format", "seen") and value != field.default:
-                if isinstance(value, tuple):
-                    text = "-".join(map(str, value))
-                else:
-                    text = value
-                if isinstance(value, dict):
-                    text = json.dumps(value)
-                parts.append(f"{key}={text}")
+            # Keys at their defaults are left out, so that a new key changes no old name.
+            if key in (*SOURCES, "format", "seen") or value == field.default:
+                continue
+            if isinstance(value, tuple):
+                text = "-".join(map(str, value))
+            elif isinstance(value, dict):
+                text = json.dumps(value)
+            else:
+                text = str(value)
+            parts.append(f"{key}={text}")
         return " ".join(parts)
 
     @property
     def labels(self) -> dict[str, str]:
         """Return family and cluster, which standings are broken down by."""
-        named = self.family or self.model or self.profile or self.file
-        family, captured = str(named).partition("?")[0], self.captured or self.graph
-        family = family if captured is None else FAMILY_OF.get(captured, captured)
+        captured_graph = self.captured or self.graph
+        if captured_graph is not None:
+            family = FAMILY_OF.get(captured_graph, captured_graph)
+        else:
+            # What follows a "?" are a model's settings.
+            name = self.family or self.model or self.profile or self.file
+            family = str(name).partition("?")[0]
         return {"family": family, "cluster": self.cluster or "drawn"}
 
     def find_captured_graph(self, folder: Path = Path()) -> CapturedGraph | None:
@@ -210,12 +218,14 @@ class ProblemEntry(Schema):
         """
         constraints = as_constraints(self.constraints)
         if self.model is not None:
-            return limited(self._profiled(self.model), constraints)
-        return constrained(self._unconstrained(folder), constraints)
+            # Its modules are constrained when it is captured; memory is left to limit.
+            return limit_memory(self._profile_model(self.model), constraints)
+        return apply_constraints(self._load_unconstrained(folder), constraints)
 
-    def _unconstrained(self, folder: Path) -> Problem:
+    def _load_unconstrained(self, folder: Path) -> Problem:
+        """Return the problem of any source but a model, cut into micro-batches."""
         if self.captured is not None:
-            return self._captured(self.captured)
+            return self._draw_captured(self.captured)
         if self.dataset is not None:
             return dataset_problem(
                 find_dataset(self.dataset, folder).graph(str(self.graph)),
@@ -224,13 +234,13 @@ class ProblemEntry(Schema):
                 groups=None if self.whole else self.groups,
                 memory=self.memory,
             )
-        problem = self._uncut(folder)
+        problem = self._load_whole_batch(folder)
         if self.microbatches == 1:
             return problem
         return with_microbatches(problem, self.microbatches)
 
-    def _profiled(self, model: str) -> Problem:
-        # Imported late: suites of problems alone need no torch.
+    def _profile_model(self, model: str) -> Problem:
+        # Imported late: a suite without models needs no torch.
         from gnnplace.costs import profile_model
 
         return profile_model(
@@ -248,7 +258,8 @@ class ProblemEntry(Schema):
             constraints=as_constraints(self.constraints).patterns,
         )
 
-    def _captured(self, name: str) -> Problem:
+    def _draw_captured(self, name: str) -> Problem:
+        """Return a graph of the shipped store on a cluster that the seed draws."""
         return draw_captured_problem(
             open_shipped_store(),
             name,
@@ -262,8 +273,9 @@ class ProblemEntry(Schema):
             ),
         )
 
-    def _uncut(self, folder: Path) -> Problem:
-        if self._sources() == ["family"]:
+    def _load_whole_batch(self, folder: Path) -> Problem:
+        """Return the problem of a random family or a file, before micro-batches."""
+        if self._list_sources() == ["family"]:
             return random_problem(
                 str(self.family),
                 self.seed,
@@ -271,7 +283,7 @@ class ProblemEntry(Schema):
                     ops=self.ops,
                     devices=self.devices,
                     clusters=(self.cluster,) if self.cluster else CLUSTERS,
-                    most_ops=MOST_OPS if max(self.ops) <= MOST_OPS else max(self.ops),
+                    most_ops=max(MOST_OPS, *self.ops),
                     ccr=self.ccr,
                     heterogeneity=self.heterogeneity,
                 ),
@@ -286,7 +298,7 @@ class ProblemEntry(Schema):
 
 
 class Method(Schema):
-    """The settings of a suite that a placer has of its own; None means the suite's."""
+    """Seeds and budgets of one placer, used instead of the suite's. None means the suite's."""
 
     seeds: Annotated[list[int] | None, Field(min_length=1)] = None
     budgets: list[NonNegative] | None = None
@@ -294,11 +306,11 @@ class Method(Schema):
 
 
 def check_suite_name(name: str) -> str:
-    """Check and return a suite's name, which becomes a part of the name of its file of rows.
+    """Check a suite's name, which the file name of its rows contains, and return it.
 
     Raises:
-        ValueError: It cannot be printed, begins with a dot, or has an "@", which stands before the
-            version, or a slash, which would leave the folder.
+        ValueError: The name cannot be printed, begins with a dot, contains an "@" (which separates
+            name and version), or a slash (which would lead out of the folder).
     """
     if (
         not name.isprintable()
@@ -313,7 +325,7 @@ def check_suite_name(name: str) -> str:
 
 
 class SuiteFile(Schema):
-    """The keys of a suite file."""
+    """A suite file; the text of this module says what each key means."""
 
     name: Annotated[str, Field(min_length=1), AfterValidator(check_suite_name)]
     version: Annotated[int, Field(ge=1)] = 1
@@ -330,11 +342,11 @@ class SuiteFile(Schema):
 
     @property
     def title(self) -> str:
-        """Return name and version, as rows have it: ``standard@1``."""
+        """Return name and version as rows show them: ``standard@1``."""
         return f"{self.name}@{self.version}"
 
     @model_validator(mode="after")
-    def _some_placer(self) -> SuiteFile:
+    def _check_placers_and_budgets(self) -> SuiteFile:
         if not self.placers and not self.constructions:
             raise ValueError("give placers, constructions or both")
         if not self.budgets and not self.steps:
@@ -344,7 +356,7 @@ class SuiteFile(Schema):
         return self
 
     @model_validator(mode="after")
-    def _list_problems_of_kind(self) -> SuiteFile:
+    def _check_kind(self) -> SuiteFile:
         for i, problem in enumerate(self.problems):
             if self.kind in (EXECUTE, JOINT) and problem.model is None:
                 raise ValueError(f"problems[{i}]: kind {self.kind} needs models")
@@ -356,11 +368,11 @@ class Cell:
     """One thing to run: a placer on a problem with a seed and a budget.
 
     Attributes:
-        problem: What to place.
-        placer: The placer.
+        problem: The problem to place.
+        placer: The name of the placer.
         seed: The seed of all randomness.
-        budget: How long it searches.
-        unit: What the budget is counted in: seconds, or simulated steps.
+        budget: Seconds or simulated steps that the placer may search.
+        unit: The unit of the budget: ``SECONDS`` or ``STEPS``.
     """
 
     problem: ProblemEntry
@@ -381,15 +393,20 @@ class Cell:
 
 
 def data_file(path: str, folder: Path) -> Path:
-    """Return a file that a suite names: relative to its folder, else of the package's data sets.
+    """Return the path of a file that a suite names.
+
+    It is relative to the suite's folder. A path that begins with ``data_sets/`` and is not there is
+    looked up in the working directory, then among the data sets of the package.
 
     Raises:
-        InputError: A file is to be collected from a clone; the message says how.
+        InputError: The data set does not come with the package and was not collected; the message
+            has the commands that collect it from a clone of the repository.
     """
     if (folder / path).is_file() or not path.startswith(f"{DATA_SETS}/"):
         return folder / path
-    inside = path.removeprefix(f"{DATA_SETS}/")
-    candidates = [Path(path), *(shipped / inside for shipped in SHIPPED_FOLDERS)]
+    path_in_data_sets = path.removeprefix(f"{DATA_SETS}/")
+    candidates = [Path(path)]
+    candidates += [shipped / path_in_data_sets for shipped in SHIPPED_FOLDERS]
     for file in candidates:
         if file.is_file():
             return file
@@ -400,7 +417,7 @@ def data_file(path: str, folder: Path) -> Path:
 
 
 def suite_path(name: str) -> Path | None:
-    """Return the file of a suite of the repository or the package by its name; None without one."""
+    """Return the file of a suite that comes with the repository or the package, or None."""
     for folder in SUITE_FOLDERS:
         path = folder / f"{name}.yaml"
         if path.is_file():
@@ -409,7 +426,7 @@ def suite_path(name: str) -> Path | None:
 
 
 def suite_names() -> list[str]:
-    """Return the names of the suites of the repository or the package."""
+    """Return the names of the suites that come with the repository or the package."""
     folder = next((folder for folder in SUITE_FOLDERS if folder.is_dir()), None)
     if folder is None:
         return []
@@ -420,17 +437,19 @@ def read_suite(path: str | Path) -> SuiteFile:
     """Read a suite file.
 
     Raises:
-        FormatError: The file is malformed; the message names it, the key path and the fault.
+        FormatError: The file is malformed; the message names the file, the key and the fault.
     """
     return parse(SuiteFile, read_yaml(path), str(path))
 
 
 def cells(suite: SuiteFile) -> list[Cell]:
     """Return all cells of a suite, problem by problem."""
+    # A construction has no search, so that one seed and no budget are enough.
     constructions = [
         (name, suite.seeds[0], 0.0, SECONDS) for name in suite.constructions
     ]
-    crossed = []
+    # A placer runs with each of its seeds and each of its budgets.
+    searches = []
     for name in suite.placers:
         method = suite.methods.get(name, Method())
         if method.budgets is None:
@@ -444,9 +463,9 @@ def cells(suite: SuiteFile) -> list[Cell]:
             steps = method.steps
         budgets += [(float(number), STEPS) for number in steps]
         seeds = method.seeds or suite.seeds
-        crossed += [(name, seed, *budget) for seed, budget in product(seeds, budgets)]
+        searches += [(name, seed, *budget) for seed, budget in product(seeds, budgets)]
     return [
         Cell(problem, *run)
         for problem in suite.problems
-        for run in (*constructions, *crossed)
+        for run in (*constructions, *searches)
     ]

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from gnnplace.bench.headline import headline_grids, headline_plot, list_machines
-from gnnplace.bench.rows import STEPS, read_rows, results_file, unit_of
+from gnnplace.bench.rows import STEPS, get_budget_unit, read_rows, results_file
 from gnnplace.bench.standings import (
     RIVAL,
     BestKnown,
     ProblemId,
     Standing,
-    merged,
+    merge_best_known,
     problem_id,
     read_best_known,
     standings,
@@ -218,7 +218,7 @@ def summarise(
         if not Path(path).is_file():
             raise InputError(f"{path}: no such file of rows")
     rows = [row for path in files for row in _clean(path, options.dirty)]
-    best = merged(read_best_known(best_known) if best_known else {}, rows)
+    best = merge_best_known(read_best_known(best_known) if best_known else {}, rows)
     if record and best_known is not None:
         write_best_known(
             best_known,
@@ -288,10 +288,11 @@ def print_standings(
         folder: Gets ``summary.md``, ``summary.html`` and the plots as SVG.
     """
     _check_digests(rows)
-    best = merged({}, rows) if best is None else best
+    best = merge_best_known({}, rows) if best is None else best
     drawn = folder is not None
     sections = [
-        _section(name, part, best, rival, drawn) for name, part in parts(rows).items()
+        _section(name, part, best, rival, drawn)
+        for name, part in split_rows(rows).items()
     ]
     for section in sections:
         for grid in section.grids:
@@ -364,7 +365,7 @@ def _origin(rows: Sequence[Row]) -> str:
     )
 
 
-def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def split_rows(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows of each suite and clock; then those of problems that no placer has seen.
 
     A suite whose problems some placer has seen, as its training card says, has a second part,
@@ -372,7 +373,7 @@ def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
     similar graphs (``benchmarks/structure.py``) with a family that some placer has seen.
     """
     result: dict[str, list[Row]] = {}
-    for title, suite_rows in by_clock(rows).items():
+    for title, suite_rows in group_by_clock(rows).items():
         result[title] = suite_rows
         previous = suite_rows
         for column, suffix in HELD_OUT.items():
@@ -393,17 +394,19 @@ def select_unseen_rows(rows: Sequence[Row], column: str = "seen") -> list[Row]:
     return [row for row in rows if problem_id(row) not in seen_problems]
 
 
-def by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def group_by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows of each suite, and of each clock and unit of budgets where it has several.
 
     Rows without a budget count for budgets in seconds and in simulated steps alike.
     """
     result: dict[str, list[Row]] = {}
-    for title, members in _by_clock(rows).items():
+    for title, members in _group_by_clock(rows).items():
         stepped = [
-            row for row in members if unit_of(row) == STEPS or row["budget"] == 0
+            row
+            for row in members
+            if get_budget_unit(row) == STEPS or row["budget"] == 0
         ]
-        timed = [row for row in members if unit_of(row) != STEPS]
+        timed = [row for row in members if get_budget_unit(row) != STEPS]
         if timed:
             result[title] = timed
         if len(timed) < len(members):
@@ -411,7 +414,7 @@ def by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return result
 
 
-def _by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _group_by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
     clocks: dict[str, set[str]] = {}
     for row in rows:
         if row["feasible"]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.bench.rows import STEPS, unit_of
+from gnnplace.bench.rows import STEPS, get_budget_unit
 from gnnplace.bench.standings import (
     RIVAL,
     BestKnown,
@@ -111,7 +111,7 @@ class Pairing:
 
 def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
     """Return everybody against ``rival`` at the budgets it ran with, by budget, the best first."""
-    times = _by_seed(rows)
+    times = _group_by_seed(rows)
     result = []
     for (placer, budget), own_times in times.items():
         rival_times = times.get((rival, budget))
@@ -132,7 +132,7 @@ def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
     )
 
 
-def _by_seed(rows: Iterable[Row]) -> dict[Entrant, dict[ProblemId, Seeds]]:
+def _group_by_seed(rows: Iterable[Row]) -> dict[Entrant, dict[ProblemId, Seeds]]:
     times: dict[Entrant, dict[ProblemId, Seeds]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -180,7 +180,7 @@ def controls(rows: Iterable[Row]) -> list[Control]:
     families = {}
     for row in rows:
         families[problem_id(row)] = str(row.get("family", row["problem"]))
-    times = _by_seed(rows)
+    times = _group_by_seed(rows)
     result = []
     for placer, budget in sorted(times):
         for control, control_budget in sorted(times):
@@ -246,7 +246,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, title: str) -> list[Text
 
 def find_budget_unit(rows: Iterable[Row]) -> str:
     """Return the unit of the rows' budgets as tables write it, "s" or "steps"."""
-    if any(unit_of(row) == STEPS for row in rows):
+    if any(get_budget_unit(row) == STEPS for row in rows):
         return STEPS
     return "s"
 

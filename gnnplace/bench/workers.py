@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.bench.cells import CellTask, Row, failed, run_task
+from gnnplace.bench.cells import CellTask, Row, make_failed_row, run_task
 from gnnplace.bench.kinds import warm_up
 from gnnplace.errors import InputError
 from gnnplace.placing import is_warm
@@ -65,7 +65,7 @@ class CellWorker:
         while True:
             text = self._answer(begin + limit - time.perf_counter())
             if not text:
-                return failed(
+                return make_failed_row(
                     task, description, time.perf_counter() - begin, self._end(limit)
                 )
             answer: Row = json.loads(text)
@@ -149,7 +149,7 @@ def _listen(process: subprocess.Popen[str], answers: queue.SimpleQueue[str]) -> 
     answers.put("")
 
 
-def here(names: Sequence[str], say: Say | None = None) -> Runner:
+def run_cells_here(names: Sequence[str], say: Say | None = None) -> Runner:
     """Run cells in this process, in order; no cell's seconds contain compilation.
 
     Args:
@@ -166,7 +166,9 @@ def here(names: Sequence[str], say: Say | None = None) -> Runner:
     return run
 
 
-def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Runner:
+def run_cells_in_processes(
+    count: int, names: Sequence[str], say: Say | None = None
+) -> Runner:
     """Run cells in ``count`` worker processes; rows come as they are done.
 
     Kernels that are not on disk are compiled here first: each worker would compile all of them.
@@ -210,7 +212,7 @@ def _with_worker(free: queue.SimpleQueue[CellWorker], task: CellTask) -> Row:
         free.put(worker)
 
 
-def on_dask(address: str, names: Sequence[str]) -> Runner:
+def run_cells_on_dask(address: str, names: Sequence[str]) -> Runner:
     """Run cells on a Dask cluster, a cell a worker thread.
 
     Raises:
@@ -254,7 +256,7 @@ def _make_row(future: Future, task: CellTask) -> Row:
     error = future.exception()
     if error is None:
         return json.loads(future.result())
-    return failed(
+    return make_failed_row(
         task, None, 0.0, f"Dask worker failed: {type(error).__name__}: {error}"
     )
 

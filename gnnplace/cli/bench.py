@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
         numbers(args.budgets, float, "--budgets", BUDGET),
         numbers(args.steps, int, "--steps", COUNT),
         numbers(args.seeds, int, "--seeds", SEED),
-        part_of(args.part),
+        parse_part(args.part),
         args.accept_other_loss,
     )
     location = Where(args.processes, args.dask, args.keep)
@@ -128,7 +128,7 @@ def numbers(
     return values
 
 
-def part_of(text: str) -> tuple[int, int] | None:
+def parse_part(text: str) -> tuple[int, int] | None:
     """Return the two numbers of ``K/N``, or None for an empty text."""
     if not text:
         return None

@@ -23,7 +23,7 @@ def run(args: Namespace) -> int:
     check_installed("torch")
     say(f"capturing the step of {args.model}")
     program = gnnplace.capture(args.model, options=options, fake=args.fake)
-    problem = gnnplace.estimated_problem(program, options)
+    problem = gnnplace.make_estimated_problem(program, options)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     console(args.output).print(
         f"{program.name}: {len(program.ops)} ops captured, {problem.num_ops} after grouping, "

@@ -11,7 +11,6 @@ import gnnplace
 from gnnplace.cli.console import (
     check_output,
     parse_names,
-    print_answer,
     say,
     show_answer,
 )
@@ -19,18 +18,10 @@ from gnnplace.cli.options import (
     capture_options,
     read_all_constraints,
 )
-from gnnplace.cli.place import read_problem_of
+from gnnplace.cli.place import read_or_capture_problem
 from gnnplace.errors import InputError, MissingExtraError
 from gnnplace.problem import Problem
-from gnnplace.report import (
-    baseline_lines,
-    comparison_answer,
-    from_simulation,
-    interval_answer,
-    make_row,
-    with_best_bound,
-    write_trace,
-)
+from gnnplace.report import BaselinePlans, Comparison, describe, write_answer
 
 
 def run(args: Namespace) -> int:
@@ -49,10 +40,10 @@ def run(args: Namespace) -> int:
         raise InputError(
             f"objective {args.objective!r}: must be 'time' or 'throughput'"
         )
-    problem = read_problem_of(
+    problem = read_or_capture_problem(
         args, capture_options(args, constraints=constraints.patterns)
     )
-    problem = gnnplace.limited(problem, constraints)
+    problem = gnnplace.limit_memory(problem, constraints)
     gnnplace.warm(names or None, progress=say, num_ops=problem.num_ops)
     if args.objective == gnnplace.THROUGHPUT:
         return _compare_intervals(problem, names, args, device_limit)
@@ -63,10 +54,10 @@ def run(args: Namespace) -> int:
         "progress": say,
     }
     results = gnnplace.compare(problem, names or None, **how)
-    rows = with_best_bound([make_row(result) for result in results])
-    _write_views(args, problem, results)
     may_split = constraints.max_devices != 1
-    show_answer(args, comparison_answer(problem, rows, may_split=may_split))
+    answer = describe(Comparison(problem, results, may_split=may_split))
+    write_answer(answer, page=args.html, trace=args.trace)
+    show_answer(args, answer)
     return 0
 
 
@@ -81,20 +72,6 @@ def _check_views(args: Namespace) -> None:
             )
 
 
-def _write_views(
-    args: Namespace, problem: Problem, results: list[gnnplace.Result | gnnplace.Failure]
-) -> None:
-    """Write the placements as a page and as a trace, if these are asked for."""
-    if args.html is not None:
-        gnnplace.write_page(args.html, problem, results)
-    if args.trace is not None:
-        placed = [result for result in results if isinstance(result, gnnplace.Result)]
-        write_trace(
-            args.trace,
-            [from_simulation(problem, r.simulation, r.placer) for r in placed],
-        )
-
-
 def _compare_intervals(
     problem: Problem,
     names: list[str],
@@ -106,7 +83,7 @@ def _compare_intervals(
     results = gnnplace.compare_intervals(
         problem, names or None, constraints=asked, **how
     )
-    show_answer(args, interval_answer(problem, results))
+    show_answer(args, describe(Comparison(problem, results, is_pipelined=True)))
     return 0
 
 
@@ -130,8 +107,7 @@ def _compare_plans(args: Namespace) -> int:
         accept_other_loss=args.accept_other_loss,
         progress=say,
     )
-    answers = {name: None if p is None else p.answer() for name, p in plans.items()}
-    print_answer(args, lambda: answers, lambda: baseline_lines(plans))
+    show_answer(args, describe(BaselinePlans(plans)))
     if plans["plan"] is not None:
         return 0
     return 3

@@ -22,12 +22,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import ChangedWarning, InputError
-from gnnplace.files import find_descriptor, in_place
+from gnnplace.files import find_descriptor, is_written_in_place
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -88,33 +87,44 @@ def print_json(data: object) -> None:
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
 
 
-def print_answer(
-    args: Namespace, data: Callable[[], Any], lines: Callable[[], Any]
-) -> None:
-    """Print an answer: its data where ``--json`` asks for them, else its lines and tables."""
+def show_answer(args: Namespace, answer: Answer) -> None:
+    """Print an answer from its description: as JSON where ``--json`` asks for it."""
     if args.json:
-        print_json(data())
+        from gnnplace.report import as_json
+
+        print_json(as_json(answer))
+    else:
+        print_sections(answer)
+
+
+def print_sections(answer: Answer, output: str | None = None) -> None:
+    """Print the lines and tables of an answer.
+
+    Args:
+        answer: The answer.
+        output: The file that the command wrote, as for ``console``.
+    """
+    from gnnplace.report import as_terminal
+
+    parts = list(as_terminal(answer))
+    lines: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            lines.append(part)
+    # Lines alone need no console, whose library takes a while to import.
+    if output is None and len(lines) == len(parts):
+        print_lines(*lines)
         return
-    parts = list(lines())
-    if set(map(type, parts)) <= {str}:
-        print_lines(*parts)
-        return
-    out = console()
+    out = console(output)
     for part in parts:
         out.print(part, soft_wrap=isinstance(part, str))
-
-
-def show_answer(args: Namespace, answer: Answer) -> None:
-    """Print an answer from its description."""
-    from gnnplace.report import as_json, as_terminal
-
-    print_answer(args, partial(as_json, answer), partial(as_terminal, answer))
 
 
 def print_lines(*lines: str) -> None:
     """Print lines unwrapped, however long they are."""
     pause()
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    for line in lines:
+        sys.stdout.write(line + "\n")
 
 
 def check_output(*paths: str | None) -> None:
@@ -124,7 +134,7 @@ def check_output(*paths: str | None) -> None:
         InputError: The folder of one does not exist, or the path is a folder.
     """
     for path in paths:
-        if path is None or (in_place(path) and not Path(path).is_dir()):
+        if path is None or (is_written_in_place(path) and not Path(path).is_dir()):
             continue
         if Path(path).is_dir():
             raise InputError(f"output {path!r}: is a folder; name a file")
@@ -203,10 +213,10 @@ def correction(path: str | None) -> Callable[[Problem], Problem]:
     """
     if path is None:
         return lambda problem: problem
-    from gnnplace.measurements import calibrated, read_calibration
+    from gnnplace.measurements import apply_calibration, read_calibration
 
     calibration, overlap = read_calibration(path)
-    return lambda problem: calibrated(problem, calibration, overlap)
+    return lambda problem: apply_calibration(problem, calibration, overlap)
 
 
 AFTER = 2.0  # seconds of a command before there is a bar

@@ -7,12 +7,19 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_lines, say
+from gnnplace.cli.console import (
+    check_output,
+    console,
+    print_lines,
+    print_sections,
+    say,
+)
 from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
 from gnnplace.plans import READ_NAMES
 from gnnplace.problem import READERS, write_problem
+from gnnplace.report import describe
 
 
 def run(args: Namespace) -> int:
@@ -65,24 +72,19 @@ def _export(args: Namespace) -> int:
             )
         write_text(path, launch_file.beside)
     write_text(args.output, launch_file.text)
-    from gnnplace.report import launch_lines
-
-    print_lines(
-        *launch_lines(plan.for_launcher(args.launcher), launch_file, args.output)
-    )
+    planned = plan.for_launcher(args.launcher)
+    print_sections(describe(launch_file, plan=planned, path=args.output))
     return 0
 
 
 def _convert(args: Namespace) -> int:
     """Write one launcher's file as another's."""
-    from gnnplace.report import format_converted_lines
-
     plan, name = read_launch_file(args, args.file, args.format)
     converted = gnnplace.convert_launch_file(
         plan, args.launcher, source_launcher=name, batch=args.batch, model=args.model
     )
     write_text(args.output, converted.text)
-    print_lines(*format_converted_lines(converted, args.file, args.output))
+    print_sections(describe(converted, source=args.file, path=args.output))
     return 0
 
 
@@ -100,7 +102,6 @@ def _import(args: Namespace) -> int:
         args.model, args.cluster, batch=args.batch, given=launch_plan, progress=say
     )
     plan.save(args.output)
-    from gnnplace.report import plan_lines
-
-    print_lines(*plan_lines(plan), f"written to {args.output}")
+    print_sections(describe(plan))
+    print_lines(f"written to {args.output}")
     return 0

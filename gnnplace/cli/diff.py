@@ -7,19 +7,11 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_answer, show_answer
+from gnnplace.cli.console import check_output, show_answer
 from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.plans import is_plan, read_plan
-from gnnplace.problem import Placement, Problem
-from gnnplace.report import (
-    difference_answer,
-    difference_lines,
-    find_moved_modules,
-    from_simulation,
-    write_placements,
-    write_trace,
-)
+from gnnplace.report import PlanDifference, describe, write_answer
 
 
 def run(args: Namespace) -> int:
@@ -29,12 +21,16 @@ def run(args: Namespace) -> int:
         return _plans(args)
     first, first_placement, first_constraints = read_placed(args, args.before)
     second, second_placement, second_constraints = read_placed(args, args.after)
-    first = gnnplace.constrained(first, first_constraints)
-    second = gnnplace.constrained(second, second_constraints)
+    first = gnnplace.apply_constraints(first, first_constraints)
+    second = gnnplace.apply_constraints(second, second_constraints)
     difference = gnnplace.difference(first, first_placement, second_placement, second)
-    if args.html is not None or args.trace is not None:
-        _write_views(args, first, first_placement, second, second_placement)
-    show_answer(args, difference_answer(difference))
+    placements = [
+        (first, first_placement, Path(args.before).stem),
+        (second, second_placement, Path(args.after).stem),
+    ]
+    answer = describe(difference, placements=placements)
+    write_answer(answer, page=args.html, trace=args.trace)
+    show_answer(args, answer)
     return 0
 
 
@@ -48,29 +44,5 @@ def _plans(args: Namespace) -> int:
     plans = [read_plan(path) for path in (args.before, args.after)]
     for plan in plans:
         check_model(plan.file, make_workload(args.what, fake=True))
-    first, second = plans
-    seconds = [plan.file.step_time for plan in plans]
-    data = {"step_times": seconds, "moved": find_moved_modules(first, second)}
-    print_answer(args, lambda: data, lambda: difference_lines(first, second))
+    show_answer(args, describe(PlanDifference(*plans)))
     return 0
-
-
-def _write_views(
-    args: Namespace,
-    first: Problem,
-    before: Placement,
-    second: Problem,
-    after: Placement,
-) -> None:
-    """Write both steps beside each other as a page and as a trace, if these are asked for."""
-    timelines = [
-        from_simulation(problem, gnnplace.simulate(problem, placement), Path(path).stem)
-        for problem, placement, path in (
-            (first, before, args.before),
-            (second, after, args.after),
-        )
-    ]
-    if args.html is not None:
-        write_placements(args.html, first, timelines, beside=True)
-    if args.trace is not None:
-        write_trace(args.trace, timelines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -17,36 +18,21 @@ from gnnplace.cli.console import (
     check_output,
     console,
     open_store,
-    print_answer,
     print_json,
     say,
     say_kept,
+    show_answer,
 )
-from gnnplace.cli.placed import cluster_of, find_placed_options
+from gnnplace.cli.placed import find_placed_options, name_cluster
 from gnnplace.errors import ExecutionError
-from gnnplace.files import read_json, write_text
+from gnnplace.files import read_json
 from gnnplace.foreign import check_installed
-from gnnplace.measurements import is_disturbed
 from gnnplace.planning import read_plan
 from gnnplace.plans import check_cluster, is_plan
-from gnnplace.report import (
-    check_drawable,
-    eager_line,
-    from_execution,
-    from_simulation,
-    plan_page,
-    run_lines,
-    write_placements,
-    write_trace,
-)
-from gnnplace.units import bytes_text, seconds_text
+from gnnplace.report import check_drawable, describe, write_answer
 
 if TYPE_CHECKING:
     from gnnplace.run.workers import Hosts
-
-RUN_WORDS = (
-    "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
-)
 
 
 def run(args: Namespace) -> int:
@@ -74,7 +60,7 @@ def run(args: Namespace) -> int:
     say(f"capturing the step of {args.model}")
     program = gnnplace.capture(args.model, options=options)
     gnnplace.say_batch(program, say)
-    cluster = gnnplace.resolve_cluster(args.cluster or cluster_of(data))
+    cluster = gnnplace.resolve_cluster(args.cluster or name_cluster(data))
     problem = gnnplace.profile(program, cluster, options=options, progress=say)
     placement, problem = gnnplace.read_placement_for(args.placement, problem)
     executed = gnnplace.execute(
@@ -88,15 +74,15 @@ def run(args: Namespace) -> int:
     )
     say_kept(executed.fault)
     predicted = gnnplace.simulate(problem, placement)
-    name = placement.placer or "placement"
-    timelines = [
-        from_execution(problem, executed.execution, name),
-        from_simulation(problem, predicted, name),
-    ]
-    if args.trace:
-        write_trace(args.trace, timelines)
-    if args.html is not None:
-        write_placements(args.html, problem, timelines, beside=True)
+    describe_run = partial(
+        describe,
+        executed,
+        problem=problem,
+        predicted=predicted,
+        name=placement.placer or "placement",
+        forward_only=options.forward_only,
+    )
+    write_answer(describe_run(), page=args.html, trace=args.trace)
     # Eager steps are timed beside the run where they do the same work: float32 training.
     is_comparable = not (
         args.no_eager or options.forward_only or options.dtype != "float32"
@@ -105,9 +91,7 @@ def run(args: Namespace) -> int:
         eager = gnnplace.eager_times(args.model, options, say)
     else:
         eager = {}
-    names = [device.name for device in problem.cluster.devices]
-    memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
-    _print_run(args, executed, predicted.step_time, eager, memory, options)
+    show_answer(args, describe_run(eager=eager))
     return 0 if executed.passed else 1
 
 
@@ -181,91 +165,6 @@ def _execution_options(
     )
 
 
-def _print_run(
-    args: Namespace,
-    run: gnnplace.Executed,
-    predicted: float,
-    eager: dict[int, float],
-    memory: dict[str, float],
-    options: gnnplace.CaptureOptions,
-) -> None:
-    execution = run.execution
-    rows = [(step.wall, step.virtual, step.interrupted) for step in execution.steps]
-    on_gpus = any(name.startswith("cuda:") for name in execution.devices)
-    disturbed = execution.mode == "measured" and not on_gpus and is_disturbed(rows)
-    if args.json:
-        answer = {
-            "mode": execution.mode,
-            "step_time": execution.step_time,
-            "wall_step_time": execution.wall_step_time,
-            "virtual_step_time": execution.virtual_step_time,
-            "predicted_step_time": predicted,
-            "comparable": not execution.caveat,
-            "disturbed": disturbed,
-            "verified": run.passed,
-            "bitwise": run.verification.bitwise,
-            "peak_memory": execution.peak_memory,
-            "predicted_peak_memory": memory,
-            "memory": {
-                name: asdict(device_memory)
-                for name, device_memory in execution.memory.items()
-            },
-            "loss": execution.first.loss if execution.first else None,
-            "eager_step_time": {
-                str(cores): seconds for cores, seconds in eager.items()
-            },
-        }
-        print_json(answer)
-        return
-    out = console()
-    if execution.caveat:
-        prediction = ""
-    else:
-        prediction = f"predicted {seconds_text(predicted)}"
-    wall = execution.wall_step_time
-    virtual = execution.virtual_step_time
-    if disturbed:
-        # The wall clock timed the other programs as well; the workers' own time is what compares.
-        if prediction:
-            comparison = f" ({prediction})"
-        else:
-            comparison = ""
-        line = (
-            f"measured: {seconds_text(virtual)} of the workers' own time{comparison}; "
-            f"{seconds_text(wall)} by the clock, because other programs had the cores "
-            f"(medians of {len(execution.steps)} steps, all interrupted)"
-        )
-    else:
-        line = (
-            f"{execution.mode} step time: {seconds_text(execution.step_time)} "
-            f"({prediction}{'; ' if prediction else ''}median of {len(execution.steps)} steps, "
-            f"{execution.num_interrupted} interrupted; wall {seconds_text(wall)}, "
-            f"virtual {seconds_text(virtual)})"
-        )
-    out.print(line, soft_wrap=True)
-    if execution.caveat:
-        out.print(f"predicted step time: {seconds_text(predicted)}", soft_wrap=True)
-        out.print(f"not to be compared: {execution.caveat}", soft_wrap=True)
-    out.print(run.verification.summary(), soft_wrap=True)
-    if not options.forward_only:
-        out.print(run.whole.summary(), soft_wrap=True)
-    for name, device_memory in execution.memory.items():
-        buffers = f"message buffers {bytes_text(device_memory.messages)}"
-        if device_memory.process is not None:
-            process = bytes_text(device_memory.process)
-            buffers = f"process and libraries {process}, {buffers}"
-        peak = bytes_text(device_memory.peak)
-        state = bytes_text(device_memory.state)
-        out.print(
-            f"memory of {name}: {peak} in a step, {state} of it state "
-            f"(predicted {bytes_text(memory[name])}); held beside: {buffers}",
-            soft_wrap=True,
-        )
-    if eager:
-        out.print(eager_line(eager), soft_wrap=True)
-    out.print(RUN_WORDS, soft_wrap=True)
-
-
 def run_plan(args: Namespace) -> int:
     """Run a plan, compare it with one device, and measure it."""
     plan = read_plan(args.placement)
@@ -284,7 +183,7 @@ def run_plan(args: Namespace) -> int:
     )
     if plan_run is None:
         return 0
-    if args.html is not None:
-        write_text(args.html, plan_page(plan_run.plan, run_lines(plan_run)))
-    print_answer(args, plan_run.answer, lambda: run_lines(plan_run))
+    answer = describe(plan_run)
+    write_answer(answer, page=args.html)
+    show_answer(args, answer)
     return 0 if plan_run.passed else 1

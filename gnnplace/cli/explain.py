@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import print_answer, say, show_answer
+from gnnplace.cli.console import say, show_answer
 from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.errors import InputError
+from gnnplace.report import describe
 
 if TYPE_CHECKING:
     from gnnplace.explaining import LaunchExplanation
@@ -26,7 +27,6 @@ def run(args: Namespace) -> int:
         raise InputError("--measured: is of a plan; give its file alone")
     # Words of a launch file and plans need no placer, whose kernels take a while to import.
     from gnnplace.cli.placed import read_placed
-    from gnnplace.report import explanation_answer
 
     problem, placement, constraints = read_placed(args, args.placement)
     # A name without --op or --module is an op's if there is such an op, else a module's.
@@ -48,31 +48,24 @@ def run(args: Namespace) -> int:
         constraints=constraints,
         loosen=search if args.loosen else None,
     )
-    show_answer(args, explanation_answer(explanation))
+    show_answer(args, describe(explanation))
     return 0
 
 
 def _show_words(args: Namespace) -> int:
     """Show what a launch file says, without a model and a cluster."""
-    from gnnplace.launch import words_data, words_lines
-
     plan, launcher = read_launch_file(args, args.what, args.source_launcher)
-    print_answer(
-        args,
-        lambda: words_data(plan, launcher),
-        lambda: words_lines(plan, launcher, args.what),
-    )
+    show_answer(args, describe(plan, launcher=launcher, path=args.what))
     return 0
 
 
 def _explain_plan(args: Namespace) -> int:
     """Explain a plan, whose file alone was given."""
     from gnnplace.explaining import LaunchExplanation
-    from gnnplace.report import launch_explanation_answer, plan_explanation_answer
 
     if gnnplace.is_launch_file(args.what):
         launch = _explain_launch_file(args)
-        show_answer(args, launch_explanation_answer(launch, args.what, args.cluster))
+        show_answer(args, describe(launch, name=args.what, cluster=args.cluster))
         return 0
     explanation = gnnplace.explain_plan(
         gnnplace.read_plan(args.what),
@@ -84,9 +77,9 @@ def _explain_plan(args: Namespace) -> int:
     # A plan in words is explained as the launch file that it would be.
     if isinstance(explanation, LaunchExplanation):
         cluster = explanation.answer.setting.cluster.name
-        show_answer(args, launch_explanation_answer(explanation, args.what, cluster))
+        show_answer(args, describe(explanation, name=args.what, cluster=cluster))
         return 0
-    show_answer(args, plan_explanation_answer(explanation))
+    show_answer(args, describe(explanation))
     return 0
 
 

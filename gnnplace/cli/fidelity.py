@@ -22,7 +22,7 @@ from gnnplace.foreign import check_installed
 
 def run(args: Namespace) -> int:
     """Measure placements, compare them with predictions, calibrate, print and write."""
-    from gnnplace.report import study_answer, write_study
+    from gnnplace.report import describe, write_study
     from gnnplace.run.measuring import FidelityOptions
 
     check_installed("torch", "matplotlib")  # its page has pictures
@@ -37,7 +37,7 @@ def run(args: Namespace) -> int:
         store=store,
         progress=say,
     )
-    show_answer(args, study_answer(study))
+    show_answer(args, describe(study))
     if not args.json:
         console().print(
             f"written to {args.output}: fidelity.html, fidelity.json, calibration.json, "

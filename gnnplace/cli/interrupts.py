@@ -42,7 +42,7 @@ def watch() -> None:
         sys.unraisablehook = _unraisable
 
 
-def interrupted() -> bool:
+def was_interrupted() -> bool:
     """Return whether there was a Ctrl-C since ``watch``."""
     return _state["interrupted"]
 
@@ -58,7 +58,7 @@ def leave() -> None:
     """Let Ctrl-C end the process at once and silently, because it is about to end."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if interrupted():
+        if was_interrupted():
             sys.unraisablehook = _ignore
 
 
@@ -113,5 +113,5 @@ def _send() -> None:
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     if lost.exc_type is KeyboardInterrupt:
         _again()  # a moment later: at once it would be raised in here, and be lost again
-    elif not interrupted():
+    elif not was_interrupted():
         _hook["before"](lost)

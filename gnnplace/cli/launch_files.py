@@ -47,7 +47,7 @@ def read_launch_file(
     """
     from gnnplace.launch import with_missing
 
-    name = launcher or gnnplace.launcher_of_file(path)
+    name = launcher or gnnplace.find_launcher_of_file(path)
     plan = gnnplace.read_launch_file(path, name, parse_set_values(args))
     filled = with_missing(
         plan,

@@ -105,7 +105,7 @@ def run(arguments: list[str]) -> int:
 
 def _describe_failure(error: BaseException) -> tuple[str, int] | None:
     """Return the message and exit code of an error, or None for an error of the program itself."""
-    if interrupts.interrupted() or isinstance(error, KeyboardInterrupt):
+    if interrupts.was_interrupted() or isinstance(error, KeyboardInterrupt):
         return "interrupted; nothing half-written is left", INTERRUPTED
     extra = missing_extra(error)
     if extra is not None:
@@ -175,9 +175,9 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        from gnnplace.problem import versions
+        from gnnplace.problem import list_versions
 
-        sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
+        sys.stdout.write(f"gnnplace {list_versions(['gnnplace'])['gnnplace']}\n")
         return 0
     name = arguments[0]
     options = arguments[1:]
@@ -203,17 +203,17 @@ def _run(arguments: list[str]) -> int:
     from gnnplace.cli.numbers import check_numbers
 
     check_numbers(parser, args)
-    with working(f"gnnplace {name}"), changes_said(), _profiled(args):
+    with working(f"gnnplace {name}"), changes_said(), _profile_anew(args):
         return command(name).run(args)
 
 
-def _profiled(args: Namespace) -> AbstractContextManager[None]:
+def _profile_anew(args: Namespace) -> AbstractContextManager[None]:
     """Return a context in which op and link times are measured anew, if ``--fresh`` asks for it."""
     if not getattr(args, "fresh", False):
         return nullcontext()
-    from gnnplace.costs import measured_anew
+    from gnnplace.costs import measure_anew
 
-    return measured_anew()
+    return measure_anew()
 
 
 def command(name: str) -> Command:

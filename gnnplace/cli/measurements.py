@@ -12,7 +12,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.console import check_output, console, print_json, print_sections, say
 from gnnplace.cli.numbers import from_args
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
@@ -23,7 +23,7 @@ from gnnplace.measurements import (
     open_store,
     write_calibration,
 )
-from gnnplace.report import boxed, calibration_table, run_table, table_data
+from gnnplace.report import as_json, describe
 
 ACTIONS = ("list", "export", "prune", "calibrate")
 
@@ -48,7 +48,13 @@ def run(args: Namespace) -> int:
     runs = store.runs(selection, args.limit)
     if args.action == "export":
         return _export(store, runs, args.output)
-    return _list(store, runs, as_json=args.json)
+    answer = describe(store, runs=runs)
+    if not args.json:
+        print_sections(answer)
+        return 0
+    for row in as_json(answer):
+        print_json(row)
+    return 0
 
 
 def _instant(text: str | None) -> str | None:
@@ -66,16 +72,6 @@ def _instant(text: str | None) -> str | None:
     else:
         zoned = time.replace(tzinfo=UTC)
     return zoned.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _list(store: MeasurementStore, runs: list[StoredRun], *, as_json: bool) -> int:
-    table = run_table(runs, f"{len(runs)} runs in {store.url}, the newest first")
-    if as_json:
-        for row in table_data(table):
-            print_json(row)
-        return 0
-    console().print(*boxed(table))
-    return 0
 
 
 def _export(store: MeasurementStore, runs: list[StoredRun], output: str | None) -> int:
@@ -118,9 +114,7 @@ def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -
     calibrated = gnnplace.calibrate(
         store, selection, clock=args.clock, seed=args.seed, progress=say
     )
-    out = console(output)
-    out.print(*boxed(calibration_table(calibrated)))
-    out.print(f"calibration: {calibrated.calibration}", soft_wrap=True)
+    print_sections(describe(calibrated), output)
     write_calibration(output, calibrated.calibration, calibrated.overlap)
-    out.print(f"written to {output}: for profile and place --calibration")
+    console(output).print(f"written to {output}: for profile and place --calibration")
     return 0

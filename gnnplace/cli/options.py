@@ -94,7 +94,7 @@ def _add_placer_options(parser: ArgumentParser) -> None:
         _add_option(parser, f"--{name}", help_text, default=None, **settings)
 
 
-def _listed(module: str, names: str) -> tuple[str, ...]:
+def _read_listed_names(module: str, names: str) -> tuple[str, ...]:
     """Return the names that a module lists. It is imported only when a help asks for them."""
     return tuple(getattr(import_module(module), names))
 
@@ -111,9 +111,9 @@ NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "model": _catalogue,
     "presets": lambda: import_module("gnnplace.problem.cluster").preset_names(),
     "placers": gnnplace.placer_names,
-    "readers": partial(_listed, "gnnplace.plans.launchers", "READ_NAMES"),
-    "launchers": partial(_listed, "gnnplace.plans.launchers", "NAMES"),
-    "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
+    "readers": partial(_read_listed_names, "gnnplace.plans.launchers", "READ_NAMES"),
+    "launchers": partial(_read_listed_names, "gnnplace.plans.launchers", "NAMES"),
+    "formats": partial(_read_listed_names, "gnnplace.problem.formats", "READERS"),
 }
 """What there is to choose from, by the name in braces of a help."""
 MODELS = (

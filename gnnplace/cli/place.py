@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, correction, say, say_idle
+from gnnplace.cli.console import (
+    check_output,
+    console,
+    correction,
+    print_sections,
+    say,
+    say_idle,
+)
 from gnnplace.cli.options import (
     AUTO,
     capture_options,
@@ -26,10 +33,10 @@ from gnnplace.cli.options import (
 )
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import (
-    in_place,
+    is_written_in_place,
+    pause_garbage_collection,
     read_json,
     read_text,
-    uncollected,
     write_json,
     write_text,
 )
@@ -43,17 +50,11 @@ from gnnplace.problem import (
     placement_to_data,
     problem_to_data,
 )
-from gnnplace.report import (
-    advice_lines,
-    check_table,
-    interval_keys,
-    memory_lines,
-    placement_table,
-    write_table,
-)
+from gnnplace.report import check_table, describe, write_answer
 from gnnplace.units import bytes_text
 
 if TYPE_CHECKING:
+    from gnnplace.explaining import Advice
     from gnnplace.placing import Size
     from gnnplace.tracing import Program
 
@@ -136,11 +137,11 @@ def run(args: Namespace) -> int:
     constraints = read_all_constraints(args)
     placer_settings = placer_options(args)
     # A wrong option is reported before the work.
-    gnnplace.placer_for(args.objective, args.placer, **placer_settings)
+    gnnplace.make_placer_for(args.objective, args.placer, **placer_settings)
     calibrated = correction(args.calibration)
 
     def correct(profiled: Problem) -> Problem:
-        return gnnplace.limited(calibrated(profiled), constraints)
+        return gnnplace.limit_memory(calibrated(profiled), constraints)
 
     place = partial(
         gnnplace.place,
@@ -155,9 +156,9 @@ def run(args: Namespace) -> int:
     program: Program | None = None  # captured where a device map is made of it
     if args.device_map is not None:
         program = gnnplace.capture_for(args.what, args.cluster or AUTO, captured, say)
-    options, problem, result = _placed(args, captured, place, correct, program)
+    options, problem, result = _place(args, captured, place, correct, program)
     mapped = make_device_map(args, program, problem, result.placement)
-    data = placement_to_data(result.placement, problem) | interval_keys(result)
+    data = placement_to_data(result.placement, problem) | result.get_file_keys()
     if gnnplace.is_problem_file(args.what) and options.constraints.together:
         # The fingerprint is the file's own: its groups are what they were.
         plain = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
@@ -169,49 +170,32 @@ def run(args: Namespace) -> int:
             args.problem, problem_to_data(problem) | find_capture_entry(args, options)
         )
     write_json(args.output, data | find_capture_entry(args, options))
-    _write_views(args, problem, result)
+    write_answer(
+        describe(result, problem=problem),
+        table=args.table,
+        page=args.html,
+        trace=args.trace,
+        chakra=args.chakra,
+    )
     if mapped is not None:
         write_text(args.device_map, json.dumps(mapped, indent=1) + "\n")
-    out = console(args.output)
-    out.print(f"{result}; written to {args.output}", soft_wrap=True)
-    for line in _lines(args, problem, result, constraints):
-        out.print(line, soft_wrap=True)
+    console(args.output).print(f"{result}; written to {args.output}", soft_wrap=True)
+    advice = _advise(args, problem, result, constraints)
+    print_sections(describe(result, problem=problem, advice=advice), args.output)
     return 0
 
 
-def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
-    """Write the placement as a table, a page and traces, where these are asked for."""
-    if args.table is not None:
-        write_table(args.table, placement_table(problem, result.placement))
-    if args.html is not None:
-        gnnplace.write_page(args.html, problem, [result])
-    if args.trace is not None:
-        from gnnplace.report import from_simulation, write_trace
-
-        write_trace(
-            args.trace, [from_simulation(problem, result.simulation, result.placer)]
-        )
-    if args.chakra is not None:
-        from gnnplace.report import write_chakra
-
-        write_chakra(args.chakra, problem, result.simulation)
-
-
-def _lines(
+def _advise(
     args: Namespace, problem: Problem, result: Result, asked: gnnplace.Constraints
-) -> Iterator[str]:
-    """Yield the lines to print for a placement: devices, memory, what to try next."""
-    seconds = min(ADVISING, args.budget)
+) -> Advice | None:
+    """Return what else is worth trying, if the objective is the time of a step."""
+    if args.objective != gnnplace.TIME:
+        return None
     how: dict[str, Any] = {"placer": args.placer, "max_devices": asked.max_devices}
     if not gnnplace.is_problem_file(args.what):
         how["can_cut"] = partial(can_cut, args, asked)
-    if args.objective == gnnplace.TIME:
-        advice = gnnplace.advise(problem, result, seconds=seconds, **how)
-        *devices, following = advice_lines(advice, result)
-        yield from devices
-    yield from memory_lines(problem, result.simulation)
-    if args.objective == gnnplace.TIME:
-        yield following
+    seconds = min(ADVISING, args.budget)
+    return gnnplace.advise(problem, result, seconds=seconds, **how)
 
 
 def can_cut(args: Namespace, constraints: gnnplace.Constraints, count: int) -> bool:
@@ -229,7 +213,7 @@ def can_cut(args: Namespace, constraints: gnnplace.Constraints, count: int) -> b
 Place = Callable[..., Result]  # of a problem, with other arguments of gnnplace.place
 
 
-def _placed(
+def _place(
     args: Namespace,
     options: gnnplace.CaptureOptions,
     place: Place,
@@ -240,11 +224,11 @@ def _placed(
         best = _choose_size(args, options, place, correct)
         assert best.result is not None
         return best.options, best.problem, best.result
-    problem = correct(read_problem_of(args, options, program))
+    problem = correct(read_or_capture_problem(args, options, program))
     if args.start is not None:
         start = gnnplace.read_start(args.start, problem)
         place = partial(place, space=gnnplace.space_with_start(problem, start))
-    with _meanwhile(args, options, problem.num_ops), uncollected():
+    with _meanwhile(args, options, problem.num_ops), pause_garbage_collection():
         space = SearchSpace(problem)
         gnnplace.warm(
             [args.placer], args.objective, say, problem.num_ops, args.budget, space
@@ -271,7 +255,9 @@ def _meanwhile(
         or args.start is not None
     )
     plain = (
-        args.objective == gnnplace.TIME and not changed and not in_place(args.output)
+        args.objective == gnnplace.TIME
+        and not changed
+        and not is_written_in_place(args.output)
     )
     is_ready = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
         [args.placer], num_ops=num_ops, budget=args.budget, tight=False
@@ -313,7 +299,7 @@ def find_capture_entry(
     return {}
 
 
-def read_problem_of(
+def read_or_capture_problem(
     args: Namespace, options: gnnplace.CaptureOptions, program: Program | None = None
 ) -> Problem:
     """Return the problem of a file or of a model. Torch is needed for a model alone.
@@ -336,7 +322,7 @@ def read_problem_of(
             args.what, args.cluster, options.microbatches
         )
         say_idle(problem)
-        return gnnplace.constrained(problem, options.constraints, say)
+        return gnnplace.apply_constraints(problem, options.constraints, say)
     return gnnplace.read_or_profile(args.what, args.cluster, options, say)
 
 
@@ -351,10 +337,8 @@ def _choose_size(
         raise InputError(
             "--microbatches auto finds the shortest step; with --objective throughput give a number"
         )
-    from gnnplace.report import boxed, sizes_table
-
     gnnplace.warm([args.placer], progress=say)
     sized_model = gnnplace.SizedModel(args.what, args.cluster, options, correct, say)
     sizes, best = gnnplace.choose_microbatches(sized_model, place)
-    console(args.output).print(*boxed(sizes_table(sizes, best)))
+    print_sections(describe(best, sizes=sizes), args.output)
     return best

@@ -37,7 +37,7 @@ def read_placed(
         problem = gnnplace.read_on_cluster(args.what, args.cluster)
         placement, problem = gnnplace.read_placement_for(path, problem)
         return problem, placement, constraints
-    cluster = args.cluster or cluster_of(data)
+    cluster = args.cluster or name_cluster(data)
     problem = gnnplace.read_or_profile(args.what, cluster, options, say)
     placement, problem = gnnplace.read_placement_for(path, problem)
     return problem, placement, constraints
@@ -55,12 +55,12 @@ def find_placed_options(args: Namespace, data: object) -> gnnplace.CaptureOption
             {key: stored[key] for key in (*CAPTURE, "constraints") if key in stored}
         )
     options["microbatches"] = max(
-        options["microbatches"], gnnplace.placed_microbatches(data)
+        options["microbatches"], gnnplace.count_placed_microbatches(data)
     )
     return gnnplace.CaptureOptions(**options)
 
 
-def cluster_of(data: object) -> str:
+def name_cluster(data: object) -> str:
     """Return the cluster that a placement's file names, else ``cpu:N`` or ``cuda:N``.
 
     The latter is told by the names of the placement's devices.

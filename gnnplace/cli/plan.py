@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,6 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import (
     check_output,
-    print_answer,
-    print_json,
-    print_lines,
     say,
     show_answer,
 )
@@ -43,34 +40,15 @@ from gnnplace.plans import (
     parse_spec,
     plan_batches,
 )
+from gnnplace.problem import SearchGoal
 from gnnplace.report import (
-    Answer,
-    Lines,
-    PlanCost,
-    as_terminal,
-    batch_data,
-    batch_lines,
+    ClusterPrices,
+    MachinePlans,
     check_table,
-    compute_cost,
-    compute_plan_cost,
-    compute_plan_costs,
-    cost_lines,
-    describe_priced,
-    fit_answer,
-    launch_answer,
-    machine_lines,
-    next_line,
+    describe,
     parse_token_count,
-    plain_lines,
-    plan_lines,
-    plan_page,
-    plan_table,
-    rank_machines,
     read_prices,
-    side_by_side_lines,
-    trade_table,
-    write_plan_trace,
-    write_table,
+    write_answer,
 )
 from gnnplace.units import seconds_text
 
@@ -79,13 +57,6 @@ if TYPE_CHECKING:
     from gnnplace.plans import Plan
 
 AUTO = "auto"
-GOALS = TIME, FEWEST, LEANEST, CHEAPEST, EPOCHS = (
-    "time",
-    "gpus",
-    "memory",
-    "cost",
-    "epochs",
-)
 TRIES = 3
 GROUP_UNUSED = ("pin", "forbid", "together", "constraints")
 
@@ -135,9 +106,7 @@ def _price(args: Namespace, headroom: str | float) -> int:
     )
     if args.output is not None:
         write_text(args.output, priced.csv())
-    data = priced.rows if args.given.endswith(".csv") else priced.answer
-    answer = Answer(args.given, describe_priced(priced))
-    print_answer(args, data, lambda: as_terminal(answer))
+    show_answer(args, describe(priced, given=args.given))
     return 0
 
 
@@ -152,7 +121,7 @@ def _is_launch_file(args: Namespace) -> bool:
     return args.what is None or find_decoder(args.what) is not None
 
 
-def _given(args: Namespace) -> str | LaunchPlan | None:
+def _read_given(args: Namespace) -> str | LaunchPlan | None:
     """Return the value of `--given`: a launch file as it was read, anything else as text."""
     text: str | None = args.given
     if text is None or "=" in text or text.endswith(".csv"):
@@ -163,28 +132,23 @@ def _given(args: Namespace) -> str | LaunchPlan | None:
 
 
 def _price_launch_file(
-    args: Namespace, prices: dict[str, float] | None, tokens: float | None
+    args: Namespace, prices: ClusterPrices | None, tokens: float | None
 ) -> int:
     """Print what the plan of a launch file takes.
 
     Args:
         args: The options.
-        prices: USD a GPU-hour by kind; None where costs are not asked for.
+        prices: What GPU-hours cost; None where costs are not asked for.
         tokens: Tokens of a whole run.
     """
     priced = _answer_launch_file(args)
-    answer = launch_answer(priced, args.what or args.given, args.cluster)
-    if prices is not None and priced.answer.step_time is not None:
-        sizes = priced.setting.decoder
-        cost = compute_cost(
-            seconds=priced.answer.step_time,
-            tokens=(priced.plan.batch or sizes.batch) * sizes.length,
-            cluster=priced.setting.cluster,
-            prices=prices,
-            run_tokens=tokens,
-        )
-        sections = [*answer.sections, Lines(cost_lines(cost, tokens))]
-        answer = replace(answer, sections=sections, data={**answer.data, "cost": cost})
+    answer = describe(
+        priced,
+        model=args.what or args.given,
+        cluster=args.cluster,
+        prices=None if prices is None else prices.prices,
+        tokens=tokens,
+    )
     show_answer(args, answer)
     return 0
 
@@ -279,12 +243,6 @@ def _study_groups(args: Namespace, tokens: float | None) -> int:
         InputError: An option is for one batch alone, or for other models.
     """
     from gnnplace.plans import HybridOptions
-    from gnnplace.report import (
-        hybrid_page,
-        hybrid_study_data,
-        hybrid_study_lines,
-        hybrid_table,
-    )
 
     _check_epochs(args, *GROUP_UNUSED)
     if gnnplace.is_problem_file(args.what) and args.output is not None:
@@ -301,7 +259,7 @@ def _study_groups(args: Namespace, tokens: float | None) -> int:
         options=from_args(HybridOptions, args, tokens=tokens),
         progress=say,
     )
-    lines = hybrid_study_lines(study)
+    remarks = []
     # What is written is a plan of layers, whatever the table shares a step by.
     code = 0
     if args.output is not None:
@@ -309,17 +267,15 @@ def _study_groups(args: Namespace, tokens: float | None) -> int:
         if plan.feasible:
             plan.save(args.output)
             step = seconds_text(plan.step_time)
-            lines.append(f"{args.output}: {plan.shape}, {step} a step; execute runs it")
+            remarks.append(
+                f"{args.output}: {plan.shape}, {step} a step; execute runs it"
+            )
         else:
-            lines.append(f"{args.output}: not written: {plan.reason}")
+            remarks.append(f"{args.output}: not written: {plan.reason}")
             code = 3
-    if args.html is not None:
-        write_text(args.html, hybrid_page(study))
-    title = f"{args.what} on up to {study.devices} devices"
-    table = hybrid_table(study.rows, title, study.advice)
-    print_answer(
-        args, lambda: {"training": hybrid_study_data(study)}, lambda: [table, *lines]
-    )
+    answer = describe(study, remarks=remarks)
+    write_answer(answer, page=args.html)
+    show_answer(args, answer)
     return code
 
 
@@ -354,13 +310,10 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
         return _search_plans(args, args.cluster, batch)[0]
 
     entries = plan_batches(plan_of, training)
-    best = min(entries, key=lambda entry: entry.seconds).plan
+    best = min(entries, key=lambda entry: entry.seconds)
     if args.output is not None:
-        _write_plan(args, best)
-    if args.json:
-        print_json({**best.answer(), "training": batch_data(entries, training)})
-    else:
-        print_lines(*batch_lines(entries, training), *plan_lines(best, None))
+        _write_plan(args, best.plan)
+    show_answer(args, describe(best, entries=entries, training=training))
     return 0
 
 
@@ -381,7 +334,7 @@ def _check_machine_options(args: Namespace, clusters: list[str]) -> None:
     ):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: is of one cluster; give --cluster one name")
-    is_comparable = args.goal in (TIME, CHEAPEST) and not args.tries
+    is_comparable = args.goal in (SearchGoal.TIME, SearchGoal.COST) and not args.tries
     if not is_comparable or "" in clusters or len(set(clusters)) < len(clusters):
         raise InputError(
             f"--cluster {args.cluster}: several clusters must have names of their own, and are "
@@ -408,32 +361,20 @@ def _compare_machines(args: Namespace) -> int:
     plans = {
         cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters
     }
-    costs: dict[str, PlanCost] = {}
-    if prices is not None:
-        costs = compute_plan_costs(plans, devices, prices, tokens)
-    # The first of the order is the answer; it alone is written and printed as a plan.
-    order = rank_machines(plans, costs if args.goal == CHEAPEST else {})
-    best = plans[order[0]]
-    if args.output is not None and best.feasible:
-        best.save(args.output)
-    if args.json:
-        answers = {cluster: plans[cluster].answer() for cluster in order}
-        for cluster, cost in costs.items():
-            answers[cluster]["cost"] = asdict(cost)
-        print_json(answers)
-    else:
-        lines = machine_lines({cluster: plans[cluster] for cluster in order}, costs)
-        lines += plan_lines(best, tokens)
-        if order[0] in costs:
-            lines += cost_lines(costs[order[0]], tokens)
-        print_lines(*lines)
-    return 0 if best.feasible else 3
+    machines = MachinePlans(
+        plans, devices, prices, tokens, cheapest_first=args.goal == SearchGoal.COST
+    )
+    # The best one alone is written and printed as a plan.
+    if args.output is not None and machines.best.feasible:
+        machines.best.save(args.output)
+    show_answer(args, describe(machines))
+    return 0 if machines.best.feasible else 3
 
 
 def _write_answer(
     args: Namespace,
     plans: Sequence[Plan],
-    prices: dict[str, float] | None,
+    prices: ClusterPrices | None,
     tokens: float | None,
 ) -> int:
     """Write the files that options ask for, print plans, and return the exit code.
@@ -441,39 +382,23 @@ def _write_answer(
     Args:
         args: The options.
         plans: The fastest first.
-        prices: USD a GPU-hour by kind; None where costs are not asked for.
+        prices: What GPU-hours cost; None where costs are not asked for.
         tokens: Tokens of a whole run.
     """
     best = plans[0]
-    costs: list[PlanCost | None] = [None] * len(plans)
-    if prices is not None:
-        cluster = gnnplace.resolve_cluster(args.cluster)
-        costs = [compute_plan_cost(plan, cluster, prices, tokens) for plan in plans]
+    answer = describe(
+        best,
+        tokens=tokens,
+        prices=prices,
+        runners_up=plans[1:] if args.top > 1 else None,
+        output=args.output,
+        has_next=_is_free(args),
+    )
     if args.output is not None and best.feasible:
         _write_plan(args, best)
-    if args.table is not None and best.feasible:
-        write_table(args.table, plan_table(best))
-    if args.html is not None:
-        write_text(args.html, plan_page(best))
-    if args.trace is not None:
-        write_plan_trace(args.trace, best)
-    if args.json:
-        answers = [plan.answer() for plan in plans]
-        if prices is not None:
-            for answer, cost in zip(answers, costs, strict=True):
-                answer["cost"] = None if cost is None else asdict(cost)
-        print_json(answers if args.top > 1 else answers[0])
-    else:
-        lines = side_by_side_lines(best) if best.file.alternatives else []
-        for plan, cost in zip(plans, costs, strict=True):
-            lines += plan_lines(plan, tokens)
-            if cost is not None:
-                lines += cost_lines(cost, tokens)
-        lines += plain_lines(trade_table(best.file)) if best.file.trades else []
-        goes_on = best.file.launcher is not None and args.output is not None
-        if (best.file.alternatives or goes_on) and _is_free(args):
-            lines.append(next_line(best, args.output))
-        print_lines(*lines)
+    table = args.table if best.feasible else None
+    write_answer(answer, table=table, page=args.html, trace=args.trace)
+    show_answer(args, answer)
     return 0 if best.feasible or args.given is not None else 3
 
 
@@ -511,12 +436,12 @@ def _fits(args: Namespace) -> int:
             f"--modes {args.modes}: are words of plans that are searched; a plan that "
             "is given says them itself"
         )
-    source = _given(args)
+    source = _read_given(args)
     if isinstance(source, LaunchPlan):
         answer = _launch_file_fit(args)
     else:
         answer = _plan_fit(args, source)
-    show_answer(args, fit_answer(answer))
+    show_answer(args, describe(answer))
     return 0 if answer.fits else 3
 
 
@@ -534,7 +459,7 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
     )
     options = SearchOptions(
         budget=args.budget,
-        goal=TIME if args.goal == CHEAPEST else args.goal,
+        goal=SearchGoal.TIME if args.goal == SearchGoal.COST else args.goal,
         launcher=args.launcher,
         framework=args.framework,
         environment=args.environment,
@@ -588,10 +513,10 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
     Raises:
         InputError: There is no such goal, or an option is of another.
     """
-    if args.goal not in GOALS:
-        raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
+    if args.goal not in list(SearchGoal):
+        raise InputError(f"--goal {args.goal}: must be one of {', '.join(SearchGoal)}")
     if rate is not None and (
-        args.goal not in (FEWEST, LEANEST) or args.given is not None
+        args.goal not in (SearchGoal.GPUS, SearchGoal.MEMORY) or args.given is not None
     ):
         raise InputError(
             "--rate: is for --goal gpus and memory, which search for fewer of these"
@@ -599,16 +524,16 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
     if args.pareto is not None and (args.given or "," in (args.cluster or "")):
         raise InputError("--pareto: is of plans that are searched, on one cluster")
     for name in ("examples", "epochs_table", "least_epochs", "critical_batch", "links"):
-        if getattr(args, name) is not None and args.goal != EPOCHS:
+        if getattr(args, name) is not None and args.goal != SearchGoal.EPOCHS:
             option = name.replace("_", "-")
             raise InputError(
                 f"--{option}: is for --goal epochs, which alone asks for it"
             )
-    if args.goal == CHEAPEST and args.price is None:
+    if args.goal == SearchGoal.COST and args.price is None:
         raise InputError(
             "--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49"
         )
-    if args.cluster is None and args.goal != EPOCHS:
+    if args.cluster is None and args.goal != SearchGoal.EPOCHS:
         raise InputError(
             "--cluster: is needed to plan for; a problem file with --goal epochs has its own"
         )
@@ -627,14 +552,15 @@ def run(args: Namespace) -> int:
     else:
         rate = parse_token_count(args.rate, "--rate")
     _check_goal(args, rate)
-    if args.goal == EPOCHS:
+    if args.goal == SearchGoal.EPOCHS:
         return _plan_epochs(args, tokens)
     if "," in args.cluster and not Path(args.cluster).is_file():
         return _compare_machines(args)
     prices = None
     if args.price is not None:
         cluster = gnnplace.resolve_cluster(args.cluster)
-        prices = read_prices(",".join(args.price), [cluster])
+        usd = read_prices(",".join(args.price), [cluster])
+        prices = ClusterPrices(cluster, usd)
     constraints = read_all_constraints(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
@@ -672,14 +598,14 @@ def run(args: Namespace) -> int:
         headroom=constraints.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
-        given=None if args.given is None else _given(args),
+        given=None if args.given is None else _read_given(args),
         tries=TRIES if args.tries else 0,
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,
         imbalance=args.imbalance,
         constraints=replace(constraints, headroom=None),
         # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
-        goal=TIME if args.goal == CHEAPEST else args.goal,
+        goal=SearchGoal.TIME if args.goal == SearchGoal.COST else args.goal,
         rate=rate,
         pareto=args.pareto,
         modes=args.modes,

@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
         table=args.table,
         progress=say,
     )
-    problem = gnnplace.limited(correct(profiled), constraints)
+    problem = gnnplace.limit_memory(correct(profiled), constraints)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
     if share == 0:

@@ -6,9 +6,8 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console
-from gnnplace.files import write_text
 from gnnplace.plans import read_plan
-from gnnplace.report import plan_page, write_plan_trace
+from gnnplace.report import describe, write_answer
 
 
 def run(args: Namespace) -> int:
@@ -23,9 +22,7 @@ def run(args: Namespace) -> int:
 
 def _plan(args: Namespace) -> int:
     """Write the page of a joint plan, and its trace if that is asked for."""
-    plan = read_plan(args.problem)
-    write_text(args.output, plan_page(plan))
-    if args.trace is not None:
-        write_plan_trace(args.trace, plan)
+    answer = describe(read_plan(args.problem))
+    write_answer(answer, page=args.output, trace=args.trace)
     console(args.output).print(f"written to {args.output}")
     return 0

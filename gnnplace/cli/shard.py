@@ -7,9 +7,6 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import (
     check_output,
-    print_answer,
-    print_json,
-    print_lines,
     say,
     show_answer,
 )
@@ -18,21 +15,10 @@ from gnnplace.cli.options import (
     split_options,
 )
 from gnnplace.errors import InputError
-from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
-from gnnplace.report import (
-    as_json,
-    as_page,
-    as_terminal,
-    check_drawable,
-    draw_frontier,
-    frontier_answer,
-    goal_lines,
-    split_answer,
-    split_data,
-)
+from gnnplace.problem import SearchGoal
+from gnnplace.report import check_drawable, describe, write_answer
 from gnnplace.sharding import (
-    TIME,
     AnswerTables,
     SplitGoal,
     is_file,
@@ -61,7 +47,7 @@ def run(args: Namespace) -> int:
 
 def _check(args: Namespace) -> None:
     """Refuse options that would have no effect."""
-    has_goal = args.goal != TIME or args.time_limit is not None
+    has_goal = args.goal != SearchGoal.TIME or args.time_limit is not None
     if has_goal and args.pareto:
         raise InputError(
             "--goal, --time-limit: --pareto finds every trade; leave them out"
@@ -84,24 +70,17 @@ def _best(args: Namespace, goal: SplitGoal) -> int:
     """Print the split that is best for a goal."""
     answer = shard_for(args.what, goal, split_options(args))
     tables = answer.tables
-    result = answer.result
     if args.tables is not None:
         write_sharding(args.tables, tables.problem)
-    split = tables.split(result)
-    described = split_answer(tables.problem, split, result, goal.name)
-    if args.html is not None:
-        write_text(args.html, as_page(described))
+    split = tables.split(answer.result)
+    described = describe(answer, goal=goal, split=split)
+    write_answer(described, page=args.html)
     if split is not None and args.output is not None:
-        gnnplace.plan_of_split(split, args.what, split_options(args)).save(args.output)
-    if args.json:
-        data = as_json(described)
-        if goal.name != TIME:
-            data["devices"] = tables.problem.devices
-        print_json(data)
-        return 0
-    print_lines(*goal_lines(answer, goal))
+        gnnplace.make_split_plan(split, args.what, split_options(args)).save(
+            args.output
+        )
     show_answer(args, described)
-    if args.output is not None:
+    if args.output is not None and not args.json:
         say(f"run it: gnnplace execute {args.what} {args.output}")
     return 0
 
@@ -116,12 +95,7 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
     answer = shard_frontier(
         tables, epsilon=args.epsilon, memory_limit=args.memory_limit
     )
-    network = tables.of_layers is not None
-    described = frontier_answer(tables.problem, answer, network=network)
-    if args.html is not None:
-        write_text(args.html, as_page(described))
-    if args.output is not None:
-        draw_frontier(tables.problem, answer, args.output, network=network)
-    points = [split_data(tables.problem, point) for point in answer.points]
-    print_answer(args, lambda: points, lambda: as_terminal(described))
+    described = describe(answer, tables=tables)
+    write_answer(described, page=args.html, picture=args.output)
+    show_answer(args, described)
     return 0

@@ -12,10 +12,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.collectives import REDUCE_SCATTER as REDUCE_SCATTER
     from gnnplace.costs.collectives import Exchange as Exchange
     from gnnplace.costs.collectives import Group as Group
-    from gnnplace.costs.collectives import collective as collective
-    from gnnplace.costs.collectives import gradient_seconds as gradient_seconds
-    from gnnplace.costs.collectives import hops as hops
-    from gnnplace.costs.collectives import ring_seconds as ring_seconds
+    from gnnplace.costs.collectives import (
+        compute_gradient_seconds as compute_gradient_seconds,
+    )
+    from gnnplace.costs.collectives import compute_ring_seconds as compute_ring_seconds
+    from gnnplace.costs.collectives import count_hops as count_hops
+    from gnnplace.costs.collectives import estimate_collective as estimate_collective
     from gnnplace.costs.collectives import share as share
     from gnnplace.costs.floors import EAGER as EAGER
     from gnnplace.costs.floors import NO_FLOOR as NO_FLOOR
@@ -25,10 +27,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.costs.frameworks.constants import Constant as Constant
     from gnnplace.costs.frameworks.constants import ConstantSet as ConstantSet
-    from gnnplace.costs.frameworks.constants import assumed as assumed
-    from gnnplace.costs.frameworks.constants import environment as environment
-    from gnnplace.costs.frameworks.constants import framework as framework
-    from gnnplace.costs.frameworks.constants import hardware as hardware
+    from gnnplace.costs.frameworks.constants import (
+        iterate_constants as iterate_constants,
+    )
+    from gnnplace.costs.frameworks.constants import (
+        load_environment_constants as load_environment_constants,
+    )
+    from gnnplace.costs.frameworks.constants import (
+        load_framework_constants as load_framework_constants,
+    )
+    from gnnplace.costs.frameworks.constants import (
+        load_hardware_constants as load_hardware_constants,
+    )
     from gnnplace.costs.frameworks.framework import GIBIBYTE as GIBIBYTE
     from gnnplace.costs.frameworks.framework import HIDDEN as HIDDEN
     from gnnplace.costs.frameworks.framework import HIDES_NOTHING as HIDES_NOTHING
@@ -43,26 +53,27 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
     from gnnplace.costs.frameworks.framework import Seconds as Seconds
+    from gnnplace.costs.frameworks.framework import (
+        compute_exposed_seconds as compute_exposed_seconds,
+    )
     from gnnplace.costs.frameworks.framework import describe_tests as describe_tests
-    from gnnplace.costs.frameworks.framework import exposed_seconds as exposed_seconds
+    from gnnplace.costs.frameworks.framework import (
+        get_hidden_replica_share as get_hidden_replica_share,
+    )
     from gnnplace.costs.frameworks.framework import (
         list_untested_properties as list_untested_properties,
     )
-    from gnnplace.costs.frameworks.framework import replicas_share as replicas_share
     from gnnplace.costs.frameworks.framework import (
-        running_framework as running_framework,
+        make_running_framework as make_running_framework,
     )
     from gnnplace.costs.frameworks.offloading import NOTHING as NOTHING
     from gnnplace.costs.frameworks.offloading import PATTERN as PATTERN
-    from gnnplace.costs.frameworks.offloading import beyond as beyond
+    from gnnplace.costs.frameworks.offloading import (
+        compute_uncovered_seconds as compute_uncovered_seconds,
+    )
     from gnnplace.costs.frameworks.offloading import (
         parse_offloading as parse_offloading,
     )
-    from gnnplace.costs.frameworks.variants import IdleNetwork as IdleNetwork
-    from gnnplace.costs.frameworks.variants import with_host as with_host
-    from gnnplace.costs.frameworks.variants import with_network as with_network
-    from gnnplace.costs.frameworks.variants import with_slow_links as with_slow_links
-    from gnnplace.costs.frameworks.variants import without_messages as without_messages
     from gnnplace.costs.kernels import GPUS as GPUS
     from gnnplace.costs.kernels import PRODUCTS as PRODUCTS
     from gnnplace.costs.kernels import Kernels as Kernels
@@ -80,37 +91,43 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.optimizers import CAPTURED_OPTIMIZERS as CAPTURED_OPTIMIZERS
     from gnnplace.costs.optimizers import OPTIMIZERS as OPTIMIZERS
     from gnnplace.costs.optimizers import OptimizerKind as OptimizerKind
-    from gnnplace.costs.optimizers import newton_schulz_shapes as newton_schulz_shapes
-    from gnnplace.costs.optimizers import optimizer_kind as optimizer_kind
+    from gnnplace.costs.optimizers import get_optimizer_kind as get_optimizer_kind
+    from gnnplace.costs.optimizers import (
+        list_newton_schulz_products as list_newton_schulz_products,
+    )
     from gnnplace.costs.own import with_measurements as with_measurements
     from gnnplace.costs.prediction import predict_in_step as predict_in_step
-    from gnnplace.costs.profiling.cache import measured_anew as measured_anew
+    from gnnplace.costs.profiling.cache import measure_anew as measure_anew
     from gnnplace.costs.profiling.cache import program_digest as program_digest
     from gnnplace.costs.profiling.description import PASSES as PASSES
     from gnnplace.costs.profiling.description import Description as Description
     from gnnplace.costs.profiling.description import Kernel as Kernel
     from gnnplace.costs.profiling.description import describe as describe
-    from gnnplace.costs.profiling.description import rows_of as rows_of
-    from gnnplace.costs.profiling.description import vector as vector
+    from gnnplace.costs.profiling.description import make_rows as make_rows
+    from gnnplace.costs.profiling.description import (
+        make_vector_kernel as make_vector_kernel,
+    )
     from gnnplace.costs.profiling.estimation import estimate_ops as estimate_ops
     from gnnplace.costs.profiling.grouping import Units as Units
     from gnnplace.costs.profiling.grouping import find_units as find_units
     from gnnplace.costs.profiling.grouping import group_graph as group_graph
     from gnnplace.costs.profiling.profiler import Progress as Progress
-    from gnnplace.costs.profiling.profiler import any_local as any_local
     from gnnplace.costs.profiling.profiler import capture_for as capture_for
-    from gnnplace.costs.profiling.profiler import estimated_problem as estimated_problem
+    from gnnplace.costs.profiling.profiler import find_local_device as find_local_device
     from gnnplace.costs.profiling.profiler import group_ops as group_ops
-    from gnnplace.costs.profiling.profiler import local_device as local_device
+    from gnnplace.costs.profiling.profiler import has_local_device as has_local_device
+    from gnnplace.costs.profiling.profiler import (
+        make_estimated_problem as make_estimated_problem,
+    )
     from gnnplace.costs.profiling.profiler import profile as profile
     from gnnplace.costs.profiling.profiler import profile_model as profile_model
     from gnnplace.costs.profiling.profiler import read_or_profile as read_or_profile
     from gnnplace.costs.profiling.targets import detect as detect
     from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
-    from gnnplace.costs.profiling.targets import on_cluster as on_cluster
+    from gnnplace.costs.profiling.targets import move_to_cluster as move_to_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
-    from gnnplace.costs.rows import joined as joined
+    from gnnplace.costs.rows import join_rows as join_rows
     from gnnplace.costs.tables import CostTables as CostTables
     from gnnplace.costs.tables import load_shipped_tables as load_shipped_tables
 

@@ -25,10 +25,17 @@ from typing import Any
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, find_kin, group_of
+from gnnplace.costs.kin import (
+    OTHER_TYPES,
+    POOL,
+    classify_op,
+    find_kin,
+    get_error_group,
+    measure_distance,
+)
 from gnnplace.costs.rows import Rows, read_rows
 from gnnplace.costs.tables import CostTables, Surface, load_shipped_tables
-from gnnplace.problem import figures, find_kind
+from gnnplace.problem import find_kind, get_figures
 
 # Standard deviations on either side of the mean that hold nine in ten of a normal law.
 NINETY = 1.645
@@ -69,15 +76,15 @@ class Evidence:
 
     def errors(self) -> dict[str, Any]:
         """Return the errors of all relations, as plain data."""
-        kin = _biased(self.parts["kin"], _kin_names)
+        kin = _fit_biases(self.parts["kin"], _kin_names)
         worst = max((error for _, error in kin.values()), default=1.0)
-        typed = _biased(self.parts["dtype"], _names, 0.0)
+        typed = _fit_biases(self.parts["dtype"], _names, 0.0)
         return {
             "local": _local(self.parts["local"]),
             "gpu": _gpu(self.parts["gpu"]),
             "kin": {**kin, ALL: [0.0, worst]},
             "dtype": {ALL: [0.0, 1.0], **typed},
-            "roofline": _biased(self.parts["roofline"], _names),
+            "roofline": _fit_biases(self.parts["roofline"], _names),
         }
 
 
@@ -90,7 +97,7 @@ def with_table(path: str | Path) -> CostTables:
     """
     rows = read_rows(Path(path))
     for kind in rows:
-        figures(kind)
+        get_figures(kind)
     return with_rows(load_shipped_tables(), rows)
 
 
@@ -137,7 +144,7 @@ def gather(rows: Mapping[str, Rows]) -> Evidence:
                 parts["dtype"].append(
                     Residuals(kind, op, other_type, actual - answering(surface.at)[0])
                 )
-        parts["gpu"] += _on_others(surfaces, kind, op, dtype)
+        parts["gpu"] += _predict_others(surfaces, kind, op, dtype)
     return Evidence({name: tuple(residuals) for name, residuals in parts.items()})
 
 
@@ -154,7 +161,9 @@ def _surfaces(rows: Mapping[str, Rows]) -> Surfaces:
     return surfaces
 
 
-def _on_others(surfaces: Surfaces, kind: str, op: str, dtype: str) -> list[Residuals]:
+def _predict_others(
+    surfaces: Surfaces, kind: str, op: str, dtype: str
+) -> list[Residuals]:
     surface = surfaces[kind, op, dtype]
     residuals = []
     for key, answering in surfaces.items():
@@ -166,7 +175,7 @@ def _on_others(surfaces: Surfaces, kind: str, op: str, dtype: str) -> list[Resid
                     op=op,
                     answering=other_kind,
                     residual=surface.log_ratio - answering(surface.at)[0],
-                    apart=apart(kind, other_kind, op, dtype),
+                    apart=measure_distance(kind, other_kind, op, dtype),
                 )
             )
     return residuals
@@ -193,7 +202,7 @@ def spread(residuals: Iterable[FloatArray]) -> float:
     return max(LEAST_ERROR, float(values[order][np.searchsorted(share, 0.9)]) / NINETY)
 
 
-def widened(error: float, owners: int) -> float:
+def widen_error(error: float, owners: int) -> float:
     """Return an error, found on so many GPUs or ops, as it is expected of the next one.
 
     One alone says little, so that its error doubles; more are widened by Student's t.
@@ -208,7 +217,7 @@ def widened(error: float, owners: int) -> float:
 
 def _names(part: Residuals) -> set[str]:
     """Return the names that gather an op's tries: its own, its group's, its class's and all."""
-    return {part.op, group_of(part.op), class_of(part.op), ALL}
+    return {part.op, get_error_group(part.op), classify_op(part.op), ALL}
 
 
 def _kin_names(part: Residuals) -> set[str]:
@@ -218,7 +227,7 @@ def _kin_names(part: Residuals) -> set[str]:
     """
     pair = f"{part.op}<{part.answering}"
     if part.answering == POOL:
-        return {pair, group_of(part.op)}
+        return {pair, get_error_group(part.op)}
     return {pair}
 
 
@@ -256,11 +265,14 @@ def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
             slope = max(0.0, float(np.polyfit(distance, error, 1)[0]))
         base = max(LEAST_ERROR, float(np.quantile(error - slope * distance, ABOVE)))
         kinds = len({part.kind for part in tries})
-        result[name] = [round(widened(base, kinds), 4), round(widened(slope, kinds), 4)]
+        result[name] = [
+            round(widen_error(base, kinds), 4),
+            round(widen_error(slope, kinds), 4),
+        ]
     return result
 
 
-def _biased(
+def _fit_biases(
     parts: Iterable[Residuals],
     names: Callable[[Residuals], set[str]],
     bias: float | None = None,
@@ -283,6 +295,6 @@ def _biased(
             if len(independent) and bias is None:
                 expected = float(independent.mean())
             unexplained.append(part.residual - expected)
-        error = widened(spread(unexplained), len(np.unique(owner)))
+        error = widen_error(spread(unexplained), len(np.unique(owner)))
         result[name] = [round(mean, 4), round(error, 4)]
     return result

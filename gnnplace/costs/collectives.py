@@ -105,7 +105,7 @@ class Group:
         )
 
 
-def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
+def make_group(cluster: Cluster, members: Sequence[int]) -> Group | None:
     """Return the group that devices of a cluster make; None where their links name no fabric.
 
     Servers are what fabrics inside of servers join, and must have as many members each.
@@ -151,7 +151,7 @@ def _servers(
     return servers
 
 
-def collective(
+def estimate_collective(
     op: str, size: float, group: Group, table: LinkTable | None = None
 ) -> Estimate:
     """Return the seconds of a collective on an idle fabric.
@@ -261,7 +261,7 @@ def _level(
             f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}"
         )
     series = table.of(fabric)
-    floor = hops(key.op, key.devices) * table.latency[fabric]
+    floor = count_hops(key.op, key.devices) * table.latency[fabric]
     if key in series:
         measured = series[key]
         is_covered = all(
@@ -299,7 +299,7 @@ def _between(
     above = next((i for i, count in enumerate(counts) if count >= key.devices), None)
     if above is None or above == 0:
         near = keys[-1 if above is None else 0]
-        return _scaled(key, near, sizes, floor, others[near])
+        return _scale_series(key, near, sizes, floor, others[near])
     low, high = (others[keys[i]].at(sizes, floor) for i in (above - 1, above))
     width = np.log(counts[above] / counts[above - 1])
     if width:
@@ -309,7 +309,7 @@ def _between(
     return np.exp((1 - weight) * np.log(low) + weight * np.log(high))
 
 
-def _scaled(
+def _scale_series(
     key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSeries
 ) -> FloatArray:
     """Return the seconds of a group, scaled from the measured series of another group.
@@ -318,15 +318,15 @@ def _scaled(
     """
     seconds = series.at(sizes, floor)
     fixed = np.minimum(seconds, min(floor, series.seconds[0]))
-    by_hops = hops(key.op, key.devices) / hops(near.op, near.devices)
+    by_hops = count_hops(key.op, key.devices) / count_hops(near.op, near.devices)
     by_share = share(key.op, key.devices) / share(near.op, near.devices)
     return fixed * by_hops + (seconds - fixed) * by_share
 
 
 def _ring(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> FloatArray:
     """Return the seconds by the ring formula, at the fabric's measured bus bandwidth."""
-    latency = hops(key.op, key.devices) * table.latency[fabric]
-    return ring_seconds(
+    latency = count_hops(key.op, key.devices) * table.latency[fabric]
+    return compute_ring_seconds(
         key.op, key.devices, sizes, bus_bandwidth(fabric, table), latency
     )
 
@@ -348,7 +348,7 @@ def bus_bandwidth(fabric: str, table: LinkTable) -> float:
     return table.bandwidth[fabric]
 
 
-def hops(op: str, count: int) -> float:
+def count_hops(op: str, count: int) -> float:
     """Return how many latencies of a message a collective of no bytes takes."""
     return 1.0 + (0.5 if op == ALL_REDUCE else 0.25) * float(np.log2(count))
 
@@ -366,7 +366,7 @@ def share(op: str, count: Number) -> Number:
     return messages(op, count) / count
 
 
-def ring_seconds(
+def compute_ring_seconds(
     op: str, count: int, size: Number, bandwidth: float, latency: float = 0.0
 ) -> Number:
     """Return the seconds of a ring by the formula alone, where nothing was measured.
@@ -381,7 +381,7 @@ def ring_seconds(
     return share(op, count) * size / bandwidth + latency
 
 
-def gradient_seconds(
+def compute_gradient_seconds(
     exchange: Exchange | None, bandwidth: float, count: int, total: float
 ) -> float:
     """Return the seconds of all-reducing the gradients of a step over devices, as DDP does.
@@ -393,7 +393,7 @@ def gradient_seconds(
         total: Bytes of all gradients.
     """
     if exchange is None:
-        return ring_seconds(ALL_REDUCE, count, total, bandwidth)
+        return compute_ring_seconds(ALL_REDUCE, count, total, bandwidth)
     counts = np.array(float(count))
     sizes = np.array(float(BUCKET))
     return total / BUCKET * float(exchange.seconds(ALL_REDUCE, counts, sizes))
@@ -425,7 +425,7 @@ class Exchange:
     @cached_property
     def whole(self) -> Group | None:
         """Return the group of all devices."""
-        return group_of(self.cluster, range(self.cluster.num_devices))
+        return make_group(self.cluster, range(self.cluster.num_devices))
 
     @property
     def bandwidth(self) -> float:

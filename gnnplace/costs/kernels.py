@@ -17,12 +17,15 @@ from functools import cache
 
 import numpy as np
 
-from gnnplace.costs.frameworks.constants import hardware, library
+from gnnplace.costs.frameworks.constants import (
+    load_hardware_constants,
+    load_library_constants,
+)
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.rows import Rows
 from gnnplace.costs.tables import load_shipped_tables
 from gnnplace.errors import InputError
-from gnnplace.problem import figures, find_kind
+from gnnplace.problem import find_kind, get_figures
 
 HALF = "bfloat16"
 GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")
@@ -115,7 +118,7 @@ class Kernels:
 
     def stream(self, size: float) -> float:
         """Return the seconds in which so many bytes pass the memory, at the rate of a step."""
-        return size / (figures(self.kind).bandwidth * self.rates["stream"])
+        return size / (get_figures(self.kind).bandwidth * self.rates["stream"])
 
 
 @cache
@@ -130,7 +133,9 @@ def _predict_products(kind: str) -> dict[tuple[Shape, float], float]:
 def has_step_constants(kind: str) -> bool:
     """Return whether a decoder's step is priced on a kind of device: by constants, or by peaks."""
     name = find_kind(kind)
-    return name in GPUS or (name not in (None, "cpu") and figures(kind).has_bfloat16)
+    return name in GPUS or (
+        name not in (None, "cpu") and get_figures(kind).has_bfloat16
+    )
 
 
 def find_kernels(kind: str, attention: str, clock: float = 1.0) -> Kernels:
@@ -150,8 +155,8 @@ def find_kernels(kind: str, attention: str, clock: float = 1.0) -> Kernels:
             f"device kind {kind!r}: no constants of a decoder's step are known; use one of "
             f"{', '.join(GPUS)} or a GPU with bfloat16, or give a plan in words without --framework"
         )
-    constants = hardware()
-    library_rates = library()
+    constants = load_hardware_constants()
+    library_rates = load_library_constants()
     rates = {name: constants[name] for name in ("stream", "launch")}
     # A GPU without fitted constants is priced by its peaks.
     if kind not in GPUS:
@@ -159,7 +164,7 @@ def find_kernels(kind: str, attention: str, clock: float = 1.0) -> Kernels:
             "products": clock,
             "products_bytes": library_rates["products_bytes"],
             "workspace": library_rates["workspace"],
-            "rate": ROOFLINE_ATTENTION * figures(kind).flops(HALF),
+            "rate": ROOFLINE_ATTENTION * get_figures(kind).flops(HALF),
             "half": ROOFLINE_HALF,
             "head": library_rates["flash_head"],
         }

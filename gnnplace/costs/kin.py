@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gnnplace.costs.rows import FAMILY, VECTOR
-from gnnplace.problem import figures
+from gnnplace.problem import get_figures
 
 POOL = "pointwise"  # all pointwise ops of a GPU together
 POOLED = frozenset(("add", "mul", "div", "relu", "gelu", "tanh"))
@@ -105,7 +105,7 @@ def find_kin(op: str) -> str:
     return SPECIAL.get(op, POOL)
 
 
-def group_of(op: str) -> str:
+def get_error_group(op: str) -> str:
     """Return the group of ops whose errors are alike.
 
     Each op that has tables is its own group; all pointwise ops are one, all other ones another.
@@ -117,25 +117,25 @@ def group_of(op: str) -> str:
     return POOL
 
 
-def class_of(op: str) -> str:
+def classify_op(op: str) -> str:
     """Return the class of an op: "products", bound by arithmetic, or "vectors", bound by bytes."""
     if FAMILY.get(op, VECTOR) != VECTOR:
         return "products"
     return "vectors"
 
 
-def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
+def list_equally_fast_types(kind: str, dtype: str) -> tuple[str, ...]:
     """Return the type, and the other half type where a kind computes both alike."""
     if dtype in HALVES:
-        rates = figures(kind).rates
+        rates = get_figures(kind).rates
         if rates.get(HALVES[0]) == rates.get(HALVES[1]):
             return (dtype, *(half for half in HALVES if half != dtype))
     return (dtype,)
 
 
-def on_tensor_cores(kind: str, dtype: str) -> bool:
+def uses_tensor_cores(kind: str, dtype: str) -> bool:
     """Return whether a kind multiplies a type on tensor cores."""
-    gpu = figures(kind)
+    gpu = get_figures(kind)
     faster = gpu.flops(dtype) > 1.5 * gpu.flops("float32")
     return dtype in TENSOR_TYPES and gpu.year >= FIRST_TENSOR_CORES and faster
 
@@ -145,15 +145,17 @@ def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
 
     These are the types in which `other` computes it on tensor cores, if `kind` does in this one.
     """
-    if class_of(op) != "products" or not on_tensor_cores(kind, dtype):
+    if classify_op(op) != "products" or not uses_tensor_cores(kind, dtype):
         return ()
-    alike = (dtype, *same_speed(other, dtype))
+    alike = (dtype, *list_equally_fast_types(other, dtype))
     return tuple(
-        t for t in TENSOR_TYPES if t not in alike and on_tensor_cores(other, t)
+        t for t in TENSOR_TYPES if t not in alike and uses_tensor_cores(other, t)
     )
 
 
-def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:
+def measure_distance(
+    first: str, second: str, op: str, dtype: str, its: str = ""
+) -> float:
     """Return how unlike two GPUs are for an op, 0 for two of the same.
 
     Args:
@@ -163,8 +165,8 @@ def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:
         dtype: The type of the op on the first.
         its: The type on the second; empty: the same.
     """
-    a = figures(first)
-    b = figures(second)
+    a = get_figures(first)
+    b = get_figures(second)
     years = 0.05 * abs(a.year - b.year)
     if FAMILY.get(op, VECTOR) == VECTOR:
         return years + 0.2 * abs(np.log(a.bandwidth / b.bandwidth))

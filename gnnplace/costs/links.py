@@ -1,20 +1,22 @@
 """Seconds of a message over a fabric, from the table of measured messages and collectives.
 
 ``tables/links.json`` has, for every fabric, series of bytes and seconds: ``p2p 1x2`` is a message
-between two GPUs of a server, ``all_reduce 2x8`` an all-reduce over two servers of eight. Between
-the sizes of a series, the logarithm of seconds is linear in the logarithm of bytes; above the
-largest, seconds are proportional to bytes; below the smallest, they are linear, from the latency of
-no bytes. Series never fall, so more bytes never take less.
+between two GPUs of a server, ``all_reduce 2x8`` an all-reduce over two servers of eight GPUs each.
+A series gives seconds of any size. Between measured sizes, the logarithm of seconds is linear in
+the logarithm of bytes. Above the largest, seconds are proportional to bytes. Below the smallest,
+they are linear in bytes, beginning at the latency. Series never fall, so that more bytes never take
+less time.
 
-An answer says where it comes from, and by how much it may be wrong:
+An estimate says where it comes from, and by how much it may be wrong:
 
-* ``measured``: within a factor of two of sizes measured on this fabric with this many GPUs;
-* ``neighbour``: from the same fabric with another number of GPUs, or sizes far from those measured;
-* ``formula``: latency and bandwidth of messages, in the formula of the collective.
+* ``measured``: the fabric was measured with this many GPUs, at sizes within a factor of two;
+* ``neighbour``: the fabric was measured, with another number of GPUs or at other sizes;
+* ``formula``: the fabric was not measured; the collective's formula with the latency and bandwidth
+  of messages.
 
-Expected errors (``ERRORS``) are means of |predicted / measured - 1|, each prediction made without
-the rows that it predicts. ``leave_out`` computes them; ``tests/costs/test_collectives.py`` repeats
-it.
+Expected errors (``ERRORS``) are means of |predicted / measured - 1|. The measurements that a
+prediction is compared with are left out of the table that predicts them.
+``tests/costs/test_collectives.py`` computes them again.
 """
 
 from __future__ import annotations
@@ -36,16 +38,20 @@ MEASURED = "measured"
 NEIGHBOUR = "neighbour"
 FORMULA = "formula"
 ERRORS: Mapping[str, float] = {MEASURED: 0.04, NEIGHBOUR: 0.33, FORMULA: 0.37}
+"""Expected relative error of an estimate, by its provenance."""
 P2P = "p2p"
 TABLE = "tables/links.json"
+SMALL = 4096.0  # bytes; up to this size a message takes little more than its latency
+LEAST_SIZE = 1e-9  # bytes; takes the place of 0, which has no logarithm
+MICROSECOND = 1e-6  # seconds
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and what they stand on.
+    """The estimated seconds of a message or collective, and where they come from.
 
     Attributes:
-        seconds: What the message or collective takes.
+        seconds: Seconds that the message or collective takes.
         provenance: ``measured``, ``neighbour`` or ``formula``.
         error: The expected relative error of the seconds.
         source: Where the seconds come from, in words.
@@ -58,7 +64,7 @@ class Estimate:
 
 
 class Key(NamedTuple):
-    """The subject of a series: a collective over ``servers`` of ``per_server`` GPUs."""
+    """What a series measures: an operation over ``servers``, each with ``per_server`` GPUs."""
 
     op: str
     servers: int
@@ -66,7 +72,7 @@ class Key(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """Return the number of GPUs in all."""
+        """Return the number of GPUs on all servers."""
         return self.servers * self.per_server
 
     def __str__(self) -> str:
@@ -75,40 +81,49 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SizeSeries:
-    """Measured seconds by bytes, both ascending. [n] each"""
+    """A series of n measured sizes: bytes and seconds, both ascending. [n] each"""
 
     bytes: FloatArray
     seconds: FloatArray
 
     def at(self, size: FloatArray, floor: float = 0.0) -> FloatArray:
-        """Return the seconds of so many bytes; no bytes take ``floor``, or less. [any shape]"""
-        safe = np.maximum(size, 1e-9)
+        """Return the seconds of messages of any size. [the shape of size]
+
+        Args:
+            size: Bytes of each message. [any shape]
+            floor: Seconds of a message without bytes; at most those of the smallest measured one.
+        """
+        smallest, largest = self.bytes[0], self.bytes[-1]
+        size = np.maximum(size, LEAST_SIZE)
         inside = np.exp(
-            np.interp(np.log(safe), np.log(self.bytes), np.log(self.seconds))
+            np.interp(np.log(size), np.log(self.bytes), np.log(self.seconds))
         )
-        above = self.seconds[-1] * np.maximum(safe / self.bytes[-1], 1.0)
-        fixed = min(floor, self.seconds[0])
-        below = fixed + (self.seconds[0] - fixed) * safe / self.bytes[0]
-        return np.where(
-            safe > self.bytes[-1], above, np.where(safe < self.bytes[0], below, inside)
-        )
+        above = self.seconds[-1] * np.maximum(size / largest, 1.0)
+        latency = min(floor, self.seconds[0])
+        below = latency + (self.seconds[0] - latency) * size / smallest
+        inside_or_below = np.where(size < smallest, below, inside)
+        return np.where(size > largest, above, inside_or_below)
 
     def covers(self, size: float) -> bool:
-        """Return whether so many bytes are within a factor of two of what was measured."""
-        return bool(self.bytes[0] / 2 <= size <= 2 * self.bytes[-1]) or (
-            size <= self.bytes[0] <= 4096.0
-        )
+        """Return whether a message of ``size`` bytes counts as measured.
+
+        Its size is within a factor of two of the measured ones. Or it and the smallest measured one
+        are both small, so that they take about the same time.
+        """
+        smallest, largest = self.bytes[0], self.bytes[-1]
+        is_near = bool(smallest / 2 <= size <= 2 * largest)
+        return is_near or bool(size <= smallest <= SMALL)
 
 
 @dataclass(frozen=True, eq=False)
 class LinkTable:
-    """Measured series by fabric.
+    """A table of fabrics: measured series, and the constants of messages.
 
     Attributes:
-        series: The measured series of each fabric.
-        latency: Seconds of a message beside its bytes, by fabric.
+        series: Measured series by fabric; a fabric that was not measured is absent.
+        latency: Seconds of a message without bytes, by fabric.
         bandwidth: Bytes per second of a message, by fabric.
-        source: Where the series come from, in words, by fabric.
+        source: Where the measurements come from, in words, by fabric.
     """
 
     series: Mapping[str, Mapping[Key, SizeSeries]]
@@ -117,39 +132,46 @@ class LinkTable:
     source: Mapping[str, str]
 
     def of(self, fabric: str) -> Mapping[Key, SizeSeries]:
-        """Return the series of a fabric; none where it was not measured."""
+        """Return the series of a fabric. A fabric that was not measured has none."""
         return self.series.get(fabric, {})
 
 
 @cache
 def load_shipped_links() -> LinkTable:
-    """Return the table in the package."""
+    """Return the table that comes with the package."""
     data = json.loads((files("gnnplace.costs") / TABLE).read_text(encoding="utf-8"))
-    series = {
-        name: {_key(text): _series(points) for text, points in entry["series"].items()}
-        for name, entry in data.items()
-    }
+    series: dict[str, dict[Key, SizeSeries]] = {}
+    source: dict[str, str] = {}
+    for name, entry in data.items():
+        series[name] = {}
+        for text, points in entry["series"].items():
+            series[name][_parse_key(text)] = _parse_series(points)
+        source[name] = ", ".join(entry["sources"])
     return LinkTable(
-        series,
-        {name: fabric.latency for name, fabric in FABRICS.items()},
-        {name: fabric.bandwidth for name, fabric in FABRICS.items()},
-        {name: ", ".join(entry["sources"]) for name, entry in data.items()},
+        series=series,
+        latency={name: fabric.latency for name, fabric in FABRICS.items()},
+        bandwidth={name: fabric.bandwidth for name, fabric in FABRICS.items()},
+        source=source,
     )
 
 
-def _key(text: str) -> Key:
+def _parse_key(text: str) -> Key:
+    """Parse a key of the table, such as ``all_reduce 2x8``."""
     op, group = text.split()
     servers, per_server = group.split("x")
-    return Key(op, int(servers), int(per_server))
+    return Key(op=op, servers=int(servers), per_server=int(per_server))
 
 
-def _series(points: Mapping[str, list[float]]) -> SizeSeries:
-    sizes = np.array(points["bytes"], dtype=np.float64)
-    return SizeSeries(sizes, 1e-6 * np.array(points["us"], dtype=np.float64))
+def _parse_series(points: Mapping[str, list[float]]) -> SizeSeries:
+    """Parse a series of the table, which has microseconds."""
+    return SizeSeries(
+        bytes=np.array(points["bytes"], dtype=np.float64),
+        seconds=MICROSECOND * np.array(points["us"], dtype=np.float64),
+    )
 
 
 def price_message(fabric: str, size: float) -> Estimate:
-    """Return the seconds of one message on an idle fabric.
+    """Estimate the seconds of one message between two GPUs on an idle fabric.
 
     Args:
         fabric: The name of the fabric.
@@ -165,15 +187,22 @@ def price_message(fabric: str, size: float) -> Estimate:
         )
     if not 0 <= size < np.inf:
         raise InputError(f"a message of {size} bytes: must be a number from 0 on")
-    messages = [s for key, s in table.of(fabric).items() if key.op == P2P]
-    if messages:
-        seconds = float(messages[0].at(np.array(size), table.latency[fabric]))
-        if messages[0].covers(size):
-            provenance = MEASURED
-        else:
-            provenance = NEIGHBOUR
-        return Estimate(seconds, provenance, ERRORS[provenance], table.source[fabric])
-    seconds = table.latency[fabric] + size / table.bandwidth[fabric]
+    latency = table.latency[fabric]
+    for key, series in table.of(fabric).items():
+        if key.op != P2P:
+            continue
+        provenance = MEASURED if series.covers(size) else NEIGHBOUR
+        return Estimate(
+            seconds=float(series.at(np.array(size), latency)),
+            provenance=provenance,
+            error=ERRORS[provenance],
+            source=table.source[fabric],
+        )
+
+    # No message was measured on this fabric.
     return Estimate(
-        seconds, FORMULA, ERRORS[FORMULA], "latency and bandwidth of the fabric"
+        seconds=latency + size / table.bandwidth[fabric],
+        provenance=FORMULA,
+        error=ERRORS[FORMULA],
+        source="latency and bandwidth of the fabric",
     )

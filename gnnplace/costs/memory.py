@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gnnplace.costs.optimizers import optimizer_kind
+from gnnplace.costs.optimizers import get_optimizer_kind
 from gnnplace.errors import InputError
 
 # Bytes a parameter: itself, its gradient, the optimizer's; by precision.
@@ -95,7 +95,7 @@ def state_terms(
             f"{arguments}: a stage from 0 to 3, one replica and 0 parameters at least"
         )
     width, gradient, moment = PARAMETER[precision]
-    optimizer_bytes = optimizer_kind(optimizer).kept_bytes(moment)
+    optimizer_bytes = get_optimizer_kind(optimizer).kept_bytes(moment)
     optimizer_bytes += moment * precision.endswith("-master")
     return StateTerms(
         parameters=parameters * width / (replicas if zero > 2 else 1),

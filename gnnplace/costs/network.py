@@ -31,10 +31,10 @@ from gnnplace.costs.collectives import (
     ALL_REDUCE,
     ALL_TO_ALL,
     Group,
-    collective,
-    ring_seconds,
+    compute_ring_seconds,
+    estimate_collective,
 )
-from gnnplace.costs.frameworks.constants import ConstantSet, hardware
+from gnnplace.costs.frameworks.constants import ConstantSet, load_hardware_constants
 from gnnplace.problem import FABRICS, Cluster, Link, is_between
 
 NAMED_SIZES = (2, 4, 8)
@@ -134,11 +134,13 @@ class ServerNetwork:
         They are the table's for the next larger group that it has.
         """
         if self.fabric is None:
-            return ring_seconds(
+            return compute_ring_seconds(
                 op, count, size, self.inside, self.latency * (count - 1)
             )
         named_size = next((n for n in NAMED_SIZES if n >= count), NAMED_SIZES[-1])
-        return collective(op, size, Group(self.fabric, per_server=named_size)).seconds
+        return estimate_collective(
+            op, size, Group(self.fabric, per_server=named_size)
+        ).seconds
 
 
 def get_network(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
@@ -150,7 +152,7 @@ def get_network(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
     """
     rates = {
         name: framework.constants.get(name, constant).value
-        for name, constant in hardware().constants.items()
+        for name, constant in load_hardware_constants().constants.items()
     }
     links = cluster.links_from(0)
     if not links:
@@ -193,7 +195,7 @@ def _card(cluster: Cluster, link: Link, per_server: int) -> float:
 
     It is the fabric's figure, else the link's own over the GPUs that share it.
     """
-    raw = hardware().constants.get(f"card.{link.fabric}")
+    raw = load_hardware_constants().constants.get(f"card.{link.fabric}")
     if raw is not None:
         return raw.value
     channels = set(link.channels)
@@ -205,4 +207,6 @@ def _card(cluster: Cluster, link: Link, per_server: int) -> float:
             for outgoing in cluster.links_from(source)
             if outgoing.target != link.target
         )
-    return link.bandwidth / (hardware()["card_message"] * max(sharing, 1))
+    return link.bandwidth / (
+        load_hardware_constants()["card_message"] * max(sharing, 1)
+    )

@@ -6,8 +6,8 @@ reads and writes the parameter and the state: 28 bytes for AdamW. A framework's 
 its update is for AdamW, so that other optimizers move `extra_bytes_moved` more or fewer.
 
 Adafactor keeps a row and a column of every matrix, and whole vectors. Muon keeps a momentum of the
-matrices of layers and makes their updates orthogonal (`newton_schulz_shapes`); tables, norms and
-biases are AdamW's there.
+matrices of layers and makes their updates orthogonal (`list_newton_schulz_products`); tables, norms
+and biases are AdamW's there.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ CAPTURED_OPTIMIZERS = ("sgd", "adam", "adamw")
 """Those whose update is captured and priced kernel by kernel, and run by plans."""
 
 
-def optimizer_kind(name: str) -> OptimizerKind:
+def get_optimizer_kind(name: str) -> OptimizerKind:
     """Return the kind of an optimizer: what it keeps and moves for each parameter.
 
     Raises:
@@ -126,7 +126,7 @@ def optimizer_kind(name: str) -> OptimizerKind:
     return OPTIMIZERS[name]
 
 
-def newton_schulz_shapes(rows: int, columns: int) -> list[tuple[int, int, int]]:
+def list_newton_schulz_products(rows: int, columns: int) -> list[tuple[int, int, int]]:
     """Return the products of Muon's step of a matrix: rows, columns, summed length of each.
 
     An iteration makes A = X X', B = b A + c A A and a X + B X, of X with no more rows than columns.

@@ -1,6 +1,6 @@
 """A user's own measurements of links and collectives, in place of the package's.
 
-A log of nccl-tests (``problem.formats.nccl_tests``) on the GPUs of one server gives the times of
+A log of nccl-tests (`nccl_tests`) on the GPUs of one server gives the times of
 links inside servers; a log on several servers gives those of links between servers. A cluster's
 link is between servers if its fabric is. If links name no fabric, the slowest links are between
 servers, unless all links are equal. All links of a kind that was measured get the same figures:
@@ -25,20 +25,13 @@ from gnnplace.costs.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
     REDUCE_SCATTER,
-    hops,
+    count_hops,
     share,
 )
 from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, load_shipped_links
+from gnnplace.costs.nccl_tests import Run, read_nccl_tests
 from gnnplace.errors import InputError
-from gnnplace.problem import (
-    OWN_BETWEEN,
-    OWN_INSIDE,
-    Cluster,
-    Link,
-    Run,
-    is_between,
-    read_nccl_tests,
-)
+from gnnplace.problem import OWN_BETWEEN, OWN_INSIDE, Cluster, Link, is_between
 
 RELIED_ON = (P2P, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)  # the first that was measured
 
@@ -120,7 +113,9 @@ def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
         )
     run = by_op[op]
     count = run.servers * run.per_server
-    part, latencies = (1.0, 1.0) if op == P2P else (share(op, count), hops(op, count))
+    part, latencies = (
+        (1.0, 1.0) if op == P2P else (share(op, count), count_hops(op, count))
+    )
     (small, first), (large, last) = run.rows[0], run.rows[-1]
     bandwidth = part * large / last
     return op, max(first - part * small / bandwidth, 0.0) / latencies, bandwidth

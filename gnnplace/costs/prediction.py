@@ -23,19 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray
-from gnnplace.costs.frameworks.constants import hardware
+from gnnplace.costs.frameworks.constants import load_hardware_constants
 from gnnplace.costs.kin import (
     OTHER_TYPES,
-    apart,
-    class_of,
+    classify_op,
     find_kin,
-    group_of,
-    same_speed,
+    get_error_group,
+    list_equally_fast_types,
+    measure_distance,
     tensor_types,
 )
 from gnnplace.costs.rows import Names, Rows, roofline
 from gnnplace.costs.tables import CostTables, load_shipped_tables
-from gnnplace.problem import FLOAT32, figures, find_kind
+from gnnplace.problem import FLOAT32, find_kind, get_figures
 
 TABLE = "table"
 NEIGHBOUR = "neighbour"
@@ -121,7 +121,7 @@ def predict(
     first, row_of = _distinct(rows)
     distinct = rows.take(first)
     estimates = _predict(distinct, kind, tables)
-    tensor = as_computed(distinct, kind, tf32)
+    tensor = with_computed_types(distinct, kind, tf32)
     if not np.array_equal(tensor.dtype, distinct.dtype):
         estimates = _faster(estimates, _predict(tensor, kind, tables))
     return estimates.take(row_of)
@@ -138,7 +138,7 @@ def predict_in_step(
     """
     estimates = predict(rows, kind, tables, tf32=tf32)
     kind = find_kind(kind) or kind
-    alone = hardware().constants.get(f"alone.{kind}")
+    alone = load_hardware_constants().constants.get(f"alone.{kind}")
     if alone is None or tables.rows.get(kind) is not load_shipped_tables().rows[kind]:
         return estimates
     products = np.isin(rows.family, ("matmul", "bmm")) & (rows.dtype == FLOAT32)
@@ -215,7 +215,7 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
             source[won] = len(sources)
             sources.append(candidate.source)
     # A misaligned product takes MISALIGNED times as long; how long exactly is uncertain.
-    slow = misaligned(rows)
+    slow = find_misaligned(rows)
     seconds = base * np.exp(log) * np.where(slow, MISALIGNED, 1.0)
     error = np.where(slow, np.hypot(error, 0.4), error)
     return OpEstimates(
@@ -223,9 +223,9 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
     )
 
 
-def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
+def with_computed_types(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
     """Return rows with the type in which a kind may compute: TF32 in families of float32 ops."""
-    gpu = figures(kind)
+    gpu = get_figures(kind)
     if gpu.flops("tf32") <= gpu.flops(FLOAT32):
         return rows
     tensor = np.isin(rows.family, families) & (rows.dtype == FLOAT32)
@@ -233,7 +233,7 @@ def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
     return Rows(rows.op, dtype, rows.sizes, rows.bytes, rows.seconds)
 
 
-def misaligned(rows: Rows) -> BoolArray:
+def find_misaligned(rows: Rows) -> BoolArray:
     """Return which rows are products in half precision whose n or k is no multiple of 8.
 
     They are about three times slower.
@@ -269,7 +269,9 @@ def find_error_numbers(
     """
     errors = tables.list_errors(kind, what)
     first, second = next(
-        errors[n] for n in (op, group_of(op), class_of(op), "all") if n in errors
+        errors[n]
+        for n in (op, get_error_group(op), classify_op(op), "all")
+        if n in errors
     )
     return first, second
 
@@ -278,13 +280,18 @@ def candidates(
     tables: CostTables, kind: str, op: str, dtype: str
 ) -> Iterator[Relation]:
     """Yield the tables that may answer for an op on a kind, then the roofline."""
-    yield from _on(tables, kind, kind, op, dtype, TABLE)
+    yield from _iterate_tables(tables, kind, kind, op, dtype, TABLE)
     other_kinds = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
     for name in _line(op):
-        for alike in (same_speed, lambda k, t: tensor_types(kind, op, t, k)):
+        for alike in (
+            list_equally_fast_types,
+            lambda k, t: tensor_types(kind, op, t, k),
+        ):
             near = _nearest(tables, kind, other_kinds, (op, name), dtype, alike)
             for neighbour in near:
-                yield from _on(tables, kind, neighbour, op, dtype, NEIGHBOUR, name)
+                yield from _iterate_tables(
+                    tables, kind, neighbour, op, dtype, NEIGHBOUR, name
+                )
             if near:
                 break
     bias, error = find_error_numbers(tables, kind, "roofline", op)
@@ -305,7 +312,7 @@ def _nearest(
         alike_types = alike(candidate, dtype)
         types = [t for t in alike_types if tables.surface(candidate, op[1], t)]
         if types:
-            distance = apart(kind, candidate, op[0], dtype, types[0])
+            distance = measure_distance(kind, candidate, op[0], dtype, types[0])
             by_distance.append((distance, candidate))
     return [candidate for _, candidate in sorted(by_distance)[:GPUS_TRIED]]
 
@@ -318,7 +325,7 @@ def _line(op: str) -> list[str]:
     return line
 
 
-def _on(
+def _iterate_tables(
     tables: CostTables,
     kind: str,
     table_kind: str,
@@ -337,7 +344,7 @@ def _on(
             errors = tables.list_errors(table_kind, "kin")
             step = (
                 errors.get(f"{previous}<{name}")
-                or errors.get(group_of(previous))
+                or errors.get(get_error_group(previous))
                 or errors["all"]
             )
             bias = bias + step[0]
@@ -345,7 +352,7 @@ def _on(
         previous = name
         if only and name != only:
             continue
-        same = same_speed(table_kind, dtype)
+        same = list_equally_fast_types(table_kind, dtype)
         tensor = tensor_types(kind, op, dtype, table_kind)
         for t in dict.fromkeys((*same, *tensor, *OTHER_TYPES.get(dtype, ()))):
             if tables.surface(table_kind, name, t) is None:
@@ -366,7 +373,9 @@ def _on(
             if table_kind != kind:
                 base, slope = find_error_numbers(tables, kind, "gpu", op)
                 dtypes = dtype, t if t in tensor else dtype
-                gpu_error = base + slope * apart(kind, table_kind, op, *dtypes)
+                gpu_error = base + slope * measure_distance(
+                    kind, table_kind, op, *dtypes
+                )
             total = float(np.hypot(np.hypot(error, gpu_error), type_error))
             is_direct = t in same and name == op
             yield Relation(

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.errors import FormatError, InputError, join_faults
 from gnnplace.files import csv_text
-from gnnplace.problem import figures
+from gnnplace.problem import get_figures
 
 Names = NDArray[np.str_]
 SIZES = ("batch", "m", "n", "k", "window")
@@ -194,7 +194,7 @@ def from_records(records: Iterable[Record]) -> Rows:
     )
 
 
-def joined(parts: Iterable[Rows]) -> Rows:
+def join_rows(parts: Iterable[Rows]) -> Rows:
     """Return several tables of rows as one, in order."""
     tables = list(parts)
     return Rows(
@@ -216,7 +216,7 @@ def roofline(kind: str, rows: Rows) -> FloatArray:
     Raises:
         InputError: No figures of the kind are known.
     """
-    gpu = figures(kind)
+    gpu = get_figures(kind)
     names, inverse = np.unique(rows.dtype, return_inverse=True)
     rates = np.array([gpu.flops(str(name)) for name in names])[inverse]
     busy = rows.flops / rates + rows.exponentials / gpu.exponentials
@@ -264,13 +264,22 @@ def _is_measured(line: list[str]) -> bool:
 
 
 def write_rows(path: Path, tables: Mapping[str, Rows]) -> None:
-    """Write rows by kind; the same rows give the same bytes."""
+    """Write rows by kind of device, as the module's text says. Equal rows give equal bytes.
+
+    Lines are sorted by kind, op, type and sizes.
+    """
     lines: list[tuple[Any, ...]] = [COLUMNS]
     for kind, rows in sorted(tables.items()):
-        for i in np.lexsort((*rows.sizes.T[::-1], rows.dtype, rows.op)):
+        # The last key of a lexsort counts first, so that keys come in reverse.
+        sizes_in_reverse = rows.sizes.T[::-1]
+        for i in np.lexsort((*sizes_in_reverse, rows.dtype, rows.op)):
             sizes = [int(size) for size in rows.sizes[i]]
-            cells = (rows.op[i], rows.dtype[i], *sizes, int(rows.bytes[i]))
-            lines.append((kind, *cells, f"{rows.seconds[i]:.4g}"))
+            seconds = f"{rows.seconds[i]:.4g}"
+            num_bytes = int(rows.bytes[i])
+            lines.append((kind, rows.op[i], rows.dtype[i], *sizes, num_bytes, seconds))
     data = csv_text(lines).encode()
+    if path.suffix == ".gz":
+        # Without the time of writing, which gzip would store.
+        data = gzip.compress(data, compresslevel=9, mtime=0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
+    path.write_bytes(data)

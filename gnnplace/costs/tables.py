@@ -110,9 +110,11 @@ def load_shipped_tables() -> CostTables:
 
 
 NEIGHBOURS = 20
-RIDGE = 0.02
+RIDGE = 0.02  # r: ridge on the slopes, relative to the sum of weights
+LEAST_RIDGE = 1e-9  # keeps the equations of far points solvable
 NEAR = 0.5  # h^2: octaves squared within which points count alike
 REACH = 6.0  # octaves beyond which slopes are not followed
+MARGIN = 0.3  # natural log by which an answer may leave the range of its nearest points
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,17 +159,32 @@ class Surface:
     def _fit(
         self, query: FloatArray, distance: FloatArray, index: NDArray[np.intp]
     ) -> FloatArray:
+        """Return the log ratio of each query by the weighted fit of the module's text. [queries]
+
+        Args:
+            query: The coordinates of the queries, Q of them. [Q, dimensions]
+            distance: Octaves to the K nearest points of each. [Q, K]
+            index: The numbers of these points. [Q, K]
+        """
         weight = (distance**2 + NEAR) ** -2.0
-        offset = np.clip(self.at[index] - query[:, None, :], -REACH, REACH)
-        design = np.concatenate([np.ones((*index.shape, 1)), offset], axis=2)
-        weighted = design * weight[:, :, None]
-        normal = weighted.transpose(0, 2, 1) @ design
-        slopes = np.arange(1, normal.shape[1])
-        normal[:, slopes, slopes] += RIDGE * weight.sum(axis=1)[:, None] + 1e-9
-        right = weighted.transpose(0, 2, 1) @ self.log_ratio[index][:, :, None]
-        answer: FloatArray = np.linalg.solve(normal, right)[:, 0, 0]
         near = self.log_ratio[index]
-        return np.clip(answer, near.min(axis=1) - 0.3, near.max(axis=1) + 0.3)
+
+        # One row for each point: 1 for the constant, and its offset from the query for the slopes.
+        offset = np.clip(self.at[index] - query[:, None, :], -REACH, REACH)
+        ones = np.ones((*index.shape, 1))
+        design = np.concatenate([ones, offset], axis=2)
+        weighted = (design * weight[:, :, None]).transpose(0, 2, 1)
+
+        # The normal equations, with a ridge on the slopes. The constant is the answer.
+        normal = weighted @ design
+        right = weighted @ near[:, :, None]
+        ridge = RIDGE * weight.sum(axis=1) + LEAST_RIDGE
+        slopes = np.arange(1, normal.shape[1])
+        normal[:, slopes, slopes] += ridge[:, None]
+        answer: FloatArray = np.linalg.solve(normal, right)[:, 0, 0]
+        lowest = near.min(axis=1) - MARGIN
+        highest = near.max(axis=1) + MARGIN
+        return np.clip(answer, lowest, highest)
 
 
 @dataclass(frozen=True, eq=False)

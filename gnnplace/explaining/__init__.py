@@ -16,6 +16,7 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.explaining.causes import SlowdownCause
+    from gnnplace.explaining.chain_variants import without_launches
     from gnnplace.explaining.changes import (
         PlanChange,
         WordChoices,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.explaining.placements.causes import Cause, Causes
     from gnnplace.explaining.placements.critical_path import (
         COMPUTING,
-        critical_path,
+        find_critical_path,
     )
     from gnnplace.explaining.placements.critical_path import KINDS as PIECE_KINDS
     from gnnplace.explaining.placements.difference import (
@@ -43,8 +44,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         DeviceTime,
         Explanation,
         Loosened,
-        device_times,
         explain,
+        sum_device_times,
     )
     from gnnplace.explaining.placements.modules import module_rows
     from gnnplace.explaining.plan_explanation import (
@@ -82,19 +83,20 @@ __all__ = [
     "StepExplanation",
     "WordChoices",
     "advise",
-    "critical_path",
-    "device_times",
     "difference",
     "explain",
     "explain_launch_plan",
     "explain_plan",
     "explain_step",
+    "find_critical_path",
     "list_choices",
     "module_rows",
     "single_changes",
     "step_causes",
     "step_parts",
     "steps_differ",
+    "sum_device_times",
+    "without_launches",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

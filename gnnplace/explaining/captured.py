@@ -14,14 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from gnnplace.costs import IdleNetwork, environment, resolve_cluster, with_network
+from gnnplace.costs import load_environment_constants, resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.explaining.chain_variants import ScaledFabric, scale_floor, with_launches
 from gnnplace.explaining.changes import (
     DEGREES,
     SingleChange,
     WordChoices,
     single_changes,
 )
+from gnnplace.explaining.framework_variants import IdleNetwork, with_network
 from gnnplace.explaining.steps import PLANNED, ExplainedStep, StepCondition
 from gnnplace.launch import LaunchPlan, make_launch_plan, stage_layers
 from gnnplace.plans import (
@@ -34,7 +36,6 @@ from gnnplace.plans import (
     PlanAnswer,
     PlanSpec,
     Priced,
-    ScaledFabric,
     SplitChoice,
     Stage,
     capture_file_chain,
@@ -43,13 +44,11 @@ from gnnplace.plans import (
     draft_plan,
     draft_spec,
     is_captured,
-    pricer_of,
+    make_pricer,
     read_orders,
-    realized,
-    recomputing,
-    scale_floor,
+    realize_draft,
     with_framework,
-    with_launches,
+    with_recomputation,
     with_schedule,
     with_splits,
 )
@@ -77,8 +76,8 @@ def capture_plan_step(
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     chain = capture_file_chain(file, model or file.model, devices, file.precision)
     draft = draft_plan(chain, devices, plan)
-    pricer = pricer_of(chain, MeshFabric(devices), draft.size)
-    priced = realized(pricer, draft, read_orders(plan))
+    pricer = make_pricer(chain, MeshFabric(devices), draft.size)
+    priced = realize_draft(pricer, draft, read_orders(plan))
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as the plan says")
     return CapturedStep(plan, priced)
@@ -137,17 +136,17 @@ class CapturedStep(ExplainedStep):
         draft = self.draft
         if condition.recompute is not None:
             stages = [
-                recomputing(self.chain, stage, condition.recompute)
+                with_recomputation(self.chain, stage, condition.recompute)
                 for stage in draft.stages
             ]
             draft = replace(draft, stages=tuple(stages))
         if self.chain.framework is None:
-            chain, fabric = self._on_links(condition)
+            chain, fabric = self._price_condition(condition)
         else:
             chain = self._as_framework(condition)
             fabric = self.fabric
-        pricer = pricer_of(chain, fabric, draft.size)
-        priced = realized(pricer, draft, self.planned.orders)
+        pricer = make_pricer(chain, fabric, draft.size)
+        priced = realize_draft(pricer, draft, self.planned.orders)
         if priced is None:
             raise InputError(f"{chain.name}: cannot be cut so")
         if condition.checks and chain.framework is None:
@@ -155,7 +154,7 @@ class CapturedStep(ExplainedStep):
             return replace(priced, step_time=seconds)
         return priced
 
-    def _on_links(self, condition: StepCondition) -> tuple[Chain, MeshFabric]:
+    def _price_condition(self, condition: StepCondition) -> tuple[Chain, MeshFabric]:
         """Return the model and the links of a condition, priced by captured kernels.
 
         One network joins all devices: it is slowed as a whole.
@@ -203,7 +202,7 @@ class CapturedStep(ExplainedStep):
 
     def _check_seconds(self) -> float:
         """Return the seconds of a step that checks of its collectives take."""
-        checks = environment("checked-collectives").constants
+        checks = load_environment_constants("checked-collectives").constants
         layers, _ = stage_layers(self.plan.file)
         shards = self.draft.stages[0].mesh.shards
         inside = 0.0
@@ -227,8 +226,8 @@ class CapturedStep(ExplainedStep):
             if draft is None:
                 continue
             if draft.size not in pricers:
-                pricers[draft.size] = pricer_of(self.chain, self.fabric, draft.size)
-            priced = realized(pricers[draft.size], draft)
+                pricers[draft.size] = make_pricer(self.chain, self.fabric, draft.size)
+            priced = realize_draft(pricers[draft.size], draft)
             if priced is not None:
                 yield change.text, self.answer(priced)
 
@@ -361,7 +360,7 @@ class CapturedStep(ExplainedStep):
                 stages = [replace(stage, zero=spec.zero) for stage in draft.stages]
             case "recompute":
                 stages = [
-                    recomputing(self.chain, stage, spec.recompute)
+                    with_recomputation(self.chain, stage, spec.recompute)
                     for stage in draft.stages
                 ]
             case "regather":
@@ -407,10 +406,12 @@ class CapturedStep(ExplainedStep):
     def _evenly_cut(self, draft: Draft) -> list[Stage]:
         """Return the stages that are as even as can be, all of one mesh."""
         stages = draft.stages
-        choice = replace(stages[0].choice, labels=None, once=1 / draft.microbatches)
+        choice = replace(
+            stages[0].choice, labels=None, step_share=1 / draft.microbatches
+        )
         pricer = self.planned.pricer
         bounds = cut_evenly(pricer, stages[0].mesh, len(stages), choice)
-        return list(draft.cut_at(bounds).stages)
+        return list(draft.with_cuts(bounds).stages)
 
     def _with_degrees(self, spec: PlanSpec) -> Draft | None:
         """Return the draft of other numbers of replicas, shards and stages, if they divide."""

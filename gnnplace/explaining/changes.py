@@ -123,7 +123,7 @@ def single_changes(spec: PlanSpec, choices: WordChoices) -> Iterator[SingleChang
         text = "the fastest split of layers that fits (shards=N)"
         yield SingleChange("shards", text, spec)
     counts = {name: getattr(spec, name) or 1 for name in choices.degrees}
-    for text, degrees in degrees_moved(counts):
+    for text, degrees in iterate_moved_degrees(counts):
         yield SingleChange(DEGREES, text, spec.with_words(**degrees, layers=None))
 
 
@@ -150,7 +150,9 @@ def _word_values(
             yield word, value
 
 
-def degrees_moved(count: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+def iterate_moved_degrees(
+    count: Mapping[str, int],
+) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield the degrees with one doubled and another halved, so that the product stays.
 
     Yields:

@@ -171,7 +171,7 @@ def find_run_sizes(file: PlanFile) -> RunSizes:
     return RunSizes(file.batch, file.batch * length, len(file.memory))
 
 
-def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
+def read_measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
     """Return the steps of seconds such as 0.83s or 830ms, or those of a log.
 
     Args:

@@ -1,7 +1,8 @@
 """`explain_plan` and `explain_launch_plan`: what limits a plan's step, and what would help.
 
-A plan in words is priced by its model's sizes, without torch. For every other plan the model is
-captured. Both become an `ExplainedStep`, from which parts, causes and changes are computed.
+A plan that came from a launcher's words is priced by its model's sizes, without torch. For every
+other plan the model is captured. Both become an `ExplainedStep`, from which `explain_step` computes
+the parts of the step, the causes of a slow run, and the changes that would help.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gnnplace.explaining.measured_steps import (
     MeasuredSteps,
     RunSizes,
     find_run_sizes,
-    measured_steps,
+    read_measured_steps,
 )
 from gnnplace.explaining.steps import ExplainedStep, step_causes, step_parts
 from gnnplace.launch import LaunchAnswer, price_file, with_priced_schedule
@@ -27,14 +28,14 @@ from gnnplace.problem import Cluster
 
 @dataclass(frozen=True, kw_only=True)
 class StepExplanation:
-    """An explanation of a step.
+    """An explanation of a plan's step.
 
     Attributes:
-        parts: Seconds of the step by what they go to (`PARTS`). They add up to the step.
-        changes: Single changes that fit, the fastest first.
+        parts: Seconds of the step by what they are spent on (`PARTS`). They add up to the step.
+        changes: Single changes of the plan that fit in memory, the fastest first.
         tried: The number of changes that were priced.
-        causes: What may make a run slower than predicted, the likeliest first.
-        measured: A step of a run; None where none is known.
+        causes: Causes that may make a run slower than predicted, the likeliest first.
+        measured: The measured steps of a run; None if no run was given.
     """
 
     parts: dict[str, float]
@@ -54,7 +55,7 @@ class LaunchExplanation(StepExplanation):
     """An explanation of what bounds a run of a launch file, or of a plan in words.
 
     Attributes:
-        answer: Its price.
+        answer: The priced plan that was explained.
     """
 
     answer: LaunchAnswer
@@ -67,11 +68,11 @@ class PlanExplanation(StepExplanation):
     Attributes:
         plan: The plan that was explained.
         step_time: Predicted seconds of a step.
-        interval: Interval that holds nine in ten steps.
+        interval: Seconds between which nine in ten steps are expected.
         fullest: The name of the fullest device.
-        memory: Bytes that the fullest device holds.
+        memory: Bytes that the fullest device needs, by what they are.
         room: Bytes that the fullest device has.
-        fits: Whether every device holds the plan.
+        fits: Whether the plan fits in the memory of every device.
     """
 
     plan: Plan
@@ -90,10 +91,11 @@ def explain_step(
 
     Args:
         step: The step.
-        measured: A step of a run of it; None: causes are those of any run.
+        measured: Measured steps of a run of the plan. With None, causes are ranked by how often
+            they occur.
 
     Raises:
-        InputError: If the plan cannot be.
+        InputError: The plan cannot be priced; the message says why.
     """
     changes = [PlanChange(text, answer) for text, answer in step.price_changes()]
     fitting = [change for change in changes if change.answer.feasible]
@@ -114,14 +116,14 @@ def explain_step(
 def explain_launch_plan(
     answer: LaunchAnswer, measured: str | None = None
 ) -> LaunchExplanation:
-    """Explain what bounds a run that was priced.
+    """Explain what bounds a launcher's run, from its price.
 
     Args:
         answer: The answer of `price_launch_plan` or `search_launcher`.
-        measured: A step of the run, as "0.83s", or a log.
+        measured: A measured step of the run, such as "0.83s", or the path of a log.
 
     Raises:
-        InputError: If the plan cannot be, or no step can be read.
+        InputError: The plan cannot be priced, or no step can be read.
     """
     plan = answer.plan
     setting = answer.setting
@@ -132,11 +134,10 @@ def explain_launch_plan(
     if measured is None:
         steps = None
     else:
-        steps = measured_steps(measured, sizes)
-    explained = explain_step(
-        SpecStep(setting, with_priced_schedule(plan, setting)), steps
-    )
-    return LaunchExplanation(answer=answer, **vars(explained))
+        steps = read_measured_steps(measured, sizes)
+    step = SpecStep(setting, with_priced_schedule(plan, setting))
+    explanation = explain_step(step, steps)
+    return LaunchExplanation(answer=answer, **vars(explanation))
 
 
 def explain_plan(
@@ -150,22 +151,25 @@ def explain_plan(
     """Explain what bounds a plan's step, and which single changes would help most.
 
     Args:
-        plan: The plan, which was searched, given or read.
-        model: The model by its name, where the plan's file does not say how to make it.
-        cluster: The cluster, where the file does not say how to make it.
-        measured: A measured step of a run of it: seconds, words such as "0.83s", or the path of a
-            log.
-        progress: Called with a line for each thing that is done.
+        plan: The plan: found by a search, priced, or read from a file.
+        model: The model's name. Required if the plan's file does not say how to make the model.
+        cluster: The cluster. Required if the plan's file does not say how to make it.
+        measured: A measured step of a run of the plan: seconds, a text such as "0.83s", or the path
+            of a log.
+        progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        InputError: If the model or the cluster cannot be made, or no step can be read.
-        MismatchError: If the plan is of another model or cluster.
+        InputError: The model or the cluster cannot be made, or no step can be read.
+        MismatchError: The plan is of another model or cluster.
     """
     file = plan.file
-    run = f"{measured}s" if isinstance(measured, (int, float)) else measured
+    run_text = f"{measured}s" if isinstance(measured, (int, float)) else measured
     if file.words is not None:
-        return explain_launch_plan(price_file(file, cluster, model), run)
-    steps = None if run is None else measured_steps(run, find_run_sizes(file))
+        return explain_launch_plan(price_file(file, cluster, model), run_text)
+    if run_text is None:
+        steps = None
+    else:
+        steps = read_measured_steps(run_text, find_run_sizes(file))
     if progress is not None:
         progress("explaining: capturing the model")
     from gnnplace.explaining.captured import capture_plan_step
@@ -173,22 +177,27 @@ def explain_plan(
     step = capture_plan_step(plan, model, cluster)
     if progress is not None:
         progress("explaining: pricing single changes")
-    explained = explain_step(step, steps)
+    explanation = explain_step(step, steps)
 
-    # The plan's file has the memory and the interval of the step that it predicted.
+    # The first device of the fullest rank.
     priced = step.planned
-    rank = max(range(len(priced.chunks)), key=priced.held)
-    stage = priced.draft.stages[priced.draft.ranks.index(rank)]
-    name = step.fabric.cluster.devices[stage.mesh.first].name
-    low, high = file.interval or (file.step_time or 0.0,) * 2
+    draft = priced.draft
+    fullest_rank = max(range(len(priced.chunks)), key=priced.held)
+    stage = draft.stages[draft.ranks.index(fullest_rank)]
+    fullest = step.fabric.cluster.devices[stage.mesh.first].name
+    _, missing_bytes = priced.lacking
+
+    # The file has the interval of its own prediction; scale it to the step that is priced here.
+    file_step_time = file.step_time or 0.0
+    low, high = file.interval or (file_step_time, file_step_time)
     scale = priced.step_time / (file.step_time or priced.step_time)
     return PlanExplanation(
         plan=plan,
         step_time=priced.step_time,
         interval=(low * scale, high * scale),
-        fullest=name,
-        memory=file.memory[name],
-        room=priced.memory[rank] + file.memory[name].slack,
-        fits=priced.lacking[1] <= 0,
-        **vars(explained),
+        fullest=fullest,
+        memory=file.memory[fullest],
+        room=priced.memory[fullest_rank] + file.memory[fullest].slack,
+        fits=missing_bytes <= 0,
+        **vars(explanation),
     )

@@ -1,20 +1,21 @@
-"""`ExplainedStep`: a priced step, its parts, and its price with one thing changed.
+"""`ExplainedStep`: a plan's step that can be priced with one thing changed; its parts and causes.
 
-**Parts.** Each part is the difference between two prices, so that parts count only seconds that are
-not hidden behind something else, and add up to the step. In order:
+**Parts** (`step_parts`). Each part is the difference between two prices of the step, so that it has
+only seconds that are not hidden behind something else, and the parts add up to the step. In order:
 
-1. copies to and from the host, and its updates: the step minus the step with everything on GPUs;
-2. messages between stages: that step minus the same with messages of no time;
-3. waits of stages: what then remains besides the work of the busiest rank;
-4. parts of that work, removed one after the other: checks of collectives, the host's launches,
-   exchanges of replicas, exchanges of shards, recomputation;
-5. the rest: the busiest rank's kernels, `compute`, and the optimizer's step, `update`.
+1. `offload`: the step minus the step with everything on the GPUs;
+2. `messages`: that step minus the same with messages that take no time;
+3. `bubble`: what is then left of the step besides the work of the busiest rank;
+4. `checks`, `host`, `replicas`, `shards`, `recompute`: parts of that work, removed one after the
+   other;
+5. `update`, the optimizer's step, and `compute`, the kernels that are left.
 
-**Causes.** Reasons why a run may be slower than predicted are priced too (`explaining.causes`). If
-a step was measured, the likeliest causes come first, each with the factor that explains the step.
+**Causes** (`step_causes`). The step is also priced under each reason why a run may be slower than
+predicted (`explaining.causes`). If a step was measured, the likeliest causes come first, each with
+the factor that explains the measured step.
 
-A step's own class says where its seconds come from: a model's sizes (`explaining.in_words`) or a
-captured model (`explaining.captured`).
+A subclass says where the seconds come from: a model's sizes (`explaining.in_words`) or a captured
+model (`explaining.captured`).
 
 Complexity: eleven prices for the parts, some forty for the causes.
 """
@@ -24,19 +25,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
-from gnnplace.costs import (
-    Framework,
+from gnnplace.costs import Framework, load_environment_constants
+from gnnplace.errors import InputError
+from gnnplace.explaining.causes import SlowdownCause, StepAt, rank_causes
+from gnnplace.explaining.framework_variants import (
     IdleNetwork,
-    environment,
     with_host,
     with_network,
     with_slow_links,
     without_messages,
 )
-from gnnplace.errors import InputError
-from gnnplace.explaining.causes import SlowdownCause, StepAt, rank_causes
 from gnnplace.plans import PlanAnswer, Priced
 
 PARTS = {
@@ -51,27 +50,27 @@ PARTS = {
     "offload": "copies between GPUs and hosts, and what hosts update",
     "bubble": "waits for other stages",
 }
-"""What a step's seconds go to."""
+"""What a step's seconds are spent on: parts in the order of reports, with a text for each."""
 
 
 @dataclass(frozen=True)
 class StepCondition:
-    """A difference between a step and the planned one. By default, none.
+    """A condition under which a step is priced. By default it is the planned step.
 
     Attributes:
-        offloads: Whether what the plan keeps on the host lies there; else it lies on the GPUs.
+        offloads: Whether what the plan keeps on the host is there. If not, it is on the GPUs.
         messages: Whether messages between stages take time.
-        replicas: Whether exchanges of replicas take time. Replicas and shards that a framework
-            prices on one network are told apart by a step of one replica with as many
-            micro-batches, so that their share is that of shards without replicas beside them; what
-            shards of tokens (`cp`) add up of gradients is theirs then.
+        replicas: Whether replicas exchange anything. If not, a framework's step is priced with one
+            replica and as many micro-batches, since a framework may price replicas and shards on
+            one network. Gradients that context-parallel shards (`cp`) add up then count as
+            exchanges of shards.
         exchanges: Whether any exchange takes time.
-        checks: Whether collectives are checked; None: as in the plan's environment.
-        host: Multiple of the seconds that the host takes for launches.
-        across: Multiple of the seconds of exchanges between servers.
-        inside: Multiple of the seconds of exchanges inside of servers.
-        hides: Whether exchanges of replicas run behind passes as planned; else they wait for them.
-        recompute: What is recomputed, as the word of a plan; None: as planned.
+        checks: Whether collectives are checked. None: as in the plan's environment.
+        host: Factor of the host's seconds for launches.
+        across: Factor of the seconds of exchanges between servers.
+        inside: Factor of the seconds of exchanges inside servers.
+        hides: Whether exchanges of replicas overlap with passes as planned. If not, none does.
+        recompute: What is recomputed, in the words of a plan. None: as planned.
     """
 
     offloads: bool = True
@@ -86,11 +85,13 @@ class StepCondition:
     recompute: str | None = None
 
     def framework_under(self, framework: Framework) -> Framework:
-        """Return a framework whose host, network and checks are as the condition says."""
+        """Return the framework with messages, checks, host and network as the condition says."""
         if not self.messages:
             framework = without_messages(framework)
         if self.checks is not None:
-            checks = framework.checks or environment("checked-collectives")
+            checks = framework.checks or load_environment_constants(
+                "checked-collectives"
+            )
             framework = replace(framework, checks=checks if self.checks else None)
         if self.host != 1.0:
             framework = with_host(framework, self.host)
@@ -107,32 +108,35 @@ PLANNED = StepCondition()
 
 
 class ExplainedStep(ABC):
-    """A plan's step, which can be priced under conditions and with single words changed."""
+    """A plan's step, which can be priced under conditions and with single changes of the plan."""
 
     @property
     @abstractmethod
     def spans_servers(self) -> bool:
-        """Return whether the run is over several servers."""
+        """Return whether the plan's devices are on several servers."""
 
     @abstractmethod
     def price(self, condition: StepCondition = PLANNED) -> Priced:
-        """Return the priced draft of the step under a condition.
+        """Price the step under a condition.
 
         Raises:
-            InputError: If the plan cannot be under the condition.
+            InputError: The plan is not possible under the condition.
         """
 
     @abstractmethod
     def price_changes(self) -> Iterator[tuple[str, PlanAnswer]]:
-        """Yield the plan's single changes (`explaining.changes`) that can be, with their price."""
+        """Yield each single change of the plan that is possible (`explaining.changes`), priced."""
 
 
 def step_parts(step: ExplainedStep) -> dict[str, float]:
-    """Return the seconds of a step by what they are spent on. They add up to the step.
+    """Return the seconds of a step by what they are spent on, in the order of `PARTS`.
+
+    They add up to the step.
 
     Raises:
-        InputError: If the plan cannot be priced.
+        InputError: The plan cannot be priced.
     """
+    # Each condition removes one thing more than the one before.
     resident = StepCondition(offloads=False)
     silent = replace(resident, messages=False)
     unchecked = replace(silent, checks=False)
@@ -140,56 +144,59 @@ def step_parts(step: ExplainedStep) -> dict[str, float]:
     idle = replace(unhosted, exchanges=False)
     without_recomputation = step.price(replace(idle, recompute="none"))
 
-    # Of the whole step: what lies on the host, messages, and waits beside the busiest rank.
+    # Step times: what is on the host, and messages.
     resident_seconds = step.price(resident).step_time
     silent_step = step.price(silent)
-    works = [
-        _busiest_work(silent_step),
-        *(_busiest_work(step.price(x)) for x in (unchecked, unhosted, idle)),
-        _busiest_work(without_recomputation),
-    ]
-    checks, host, exchanged, recompute = (
-        larger - smaller for larger, smaller in pairwise(works)
-    )
-    # Of what replicas and shards exchange together, shards have what is there without replicas.
-    shards = _busiest_work(step.price(replace(unhosted, replicas=False)))
-    shards -= _busiest_work(step.price(replace(idle, replicas=False)))
 
-    rank_work = _rank_work(without_recomputation)
+    # The busiest rank's work under each condition; differences between two are parts of it.
+    silent_work = _compute_busiest_work(silent_step)
+    unchecked_work = _compute_busiest_work(step.price(unchecked))
+    unhosted_work = _compute_busiest_work(step.price(unhosted))
+    idle_work = _compute_busiest_work(step.price(idle))
+    last_work = _compute_busiest_work(without_recomputation)
+
+    # The exchanges of shards are those of a step without replicas; the other ones are of replicas.
+    exchanges = unhosted_work - idle_work
+    shards = _compute_busiest_work(step.price(replace(unhosted, replicas=False)))
+    shards -= _compute_busiest_work(step.price(replace(idle, replicas=False)))
+
+    # The optimizer's step comes after the last pass.
+    rank_work = _compute_rank_work(without_recomputation)
     busiest = max(range(len(rank_work)), key=rank_work.__getitem__)
-    update = without_recomputation.ends[busiest] + _beside_passes(without_recomputation)
+    update = without_recomputation.ends[busiest]
+    update += _compute_step_overhead(without_recomputation)
     parts = {
-        "compute": works[-1] - update,
-        "checks": checks,
-        "host": host,
+        "compute": last_work - update,
+        "checks": silent_work - unchecked_work,
+        "host": unchecked_work - unhosted_work,
         "messages": resident_seconds - silent_step.step_time,
-        "replicas": exchanged - shards,
+        "replicas": exchanges - shards,
         "shards": shards,
-        "recompute": recompute,
+        "recompute": idle_work - last_work,
         "update": update,
         "offload": step.price().step_time - resident_seconds,
-        "bubble": silent_step.step_time - works[0],
+        "bubble": silent_step.step_time - silent_work,
     }
     return {name: parts[name] for name in PARTS}
 
 
-def _busiest_work(priced: Priced) -> float:
+def _compute_busiest_work(priced: Priced) -> float:
     """Return the seconds that the busiest rank works in a step."""
-    return max(_rank_work(priced)) + _beside_passes(priced)
+    return max(_compute_rank_work(priced)) + _compute_step_overhead(priced)
 
 
-def _beside_passes(priced: Priced) -> float:
-    """Return the seconds of a step beside passes, exchanges and updates."""
+def _compute_step_overhead(priced: Priced) -> float:
+    """Return the seconds of a step that are in no pass, exchange or update."""
     return priced.pricer.step_seconds(priced.draft)
 
 
-def _rank_work(priced: Priced) -> list[float]:
+def _compute_rank_work(priced: Priced) -> list[float]:
     """Return the seconds that each rank works in its passes and after them. [P]"""
-    count = priced.draft.microbatches
-    return [
-        count * sum(priced.costs[chunk].microbatch for chunk in chunks) + end
-        for chunks, end in zip(priced.chunks, priced.ends, strict=True)
-    ]
+    rank_work = []
+    for chunks, end in zip(priced.chunks, priced.ends, strict=True):
+        microbatch_seconds = sum(priced.costs[chunk].microbatch for chunk in chunks)
+        rank_work.append(priced.draft.microbatches * microbatch_seconds + end)
+    return rank_work
 
 
 def step_causes(
@@ -198,9 +205,9 @@ def step_causes(
     """Return the causes that would make a run slower than predicted, the likeliest first.
 
     Args:
-        step: The step.
-        parts: Its seconds by what they go to, of `step_parts`.
-        measured: Seconds of a step of the run; None: every cause at its usual factor.
+        step: The planned step.
+        parts: Seconds of its parts, from `step_parts`.
+        measured: Measured seconds of a step of the run. None: every cause has its usual factor.
     """
     return rank_causes(
         cause_prices(step, parts),
@@ -211,12 +218,13 @@ def step_causes(
 
 
 def cause_prices(step: ExplainedStep, parts: Mapping[str, float]) -> StepAt:
-    """Return a function that prices a plan's step under a cause at a factor.
+    """Return a function of a cause and a factor that gives the seconds of the step under it.
 
-    Arguments are those of `step_causes`. A cause that the plan cannot have changes nothing.
+    Under a cause that the plan cannot have, the step takes the planned seconds. The arguments are
+    those of `step_causes`.
     """
     planned = sum(parts.values())
-    # Slower kernels make passes longer, and so the waits for them.
+    # Slower kernels make passes longer, and with them the waits for passes of other stages.
     kernels = sum(parts[name] for name in ("compute", "recompute", "bubble"))
 
     def step_at(cause: str, factor: float) -> float:
@@ -225,15 +233,15 @@ def cause_prices(step: ExplainedStep, parts: Mapping[str, float]) -> StepAt:
         if cause == "clock":
             return planned + kernels * (factor - 1.0)
         try:
-            return step.price(_condition_of(cause, factor)).step_time
+            return step.price(_make_condition(cause, factor)).step_time
         except InputError:
             return planned
 
     return step_at
 
 
-def _condition_of(cause: str, factor: float) -> StepCondition:
-    """Return the condition of a step that a cause slows down by a factor."""
+def _make_condition(cause: str, factor: float) -> StepCondition:
+    """Return the condition that slows a step down as a cause does at a factor."""
     match cause:
         case "across":
             return StepCondition(across=factor)

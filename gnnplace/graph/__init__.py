@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.computation_graph import ComputationGraph as ComputationGraph
     from gnnplace.graph.computation_graph import describe_cycle as describe_cycle
     from gnnplace.graph.computation_graph import quotient as quotient
-    from gnnplace.graph.computation_graph import united as united
+    from gnnplace.graph.computation_graph import unite_groups as unite_groups
     from gnnplace.graph.jit import KERNELS as KERNELS
     from gnnplace.graph.jit import ahead as ahead
     from gnnplace.graph.jit import inner as inner
@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernel_arrays import ONE as ONE
     from gnnplace.graph.kernel_arrays import Index as Index
     from gnnplace.graph.kernel_arrays import ascending as ascending
-    from gnnplace.graph.kernel_arrays import by_merging as by_merging
     from gnnplace.graph.kernel_arrays import copy_rows as copy_rows
     from gnnplace.graph.kernel_arrays import copy_to as copy_to
     from gnnplace.graph.kernel_arrays import empty_floats as empty_floats
@@ -38,6 +37,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernel_arrays import greatest as greatest
     from gnnplace.graph.kernel_arrays import heap_pop as heap_pop
     from gnnplace.graph.kernel_arrays import heap_push as heap_push
+    from gnnplace.graph.kernel_arrays import sort_by_merging as sort_by_merging
     from gnnplace.graph.kernel_arrays import zero_flag_table as zero_flag_table
     from gnnplace.graph.kernel_arrays import zero_flags as zero_flags
     from gnnplace.graph.kernel_arrays import zero_floats as zero_floats
@@ -52,16 +52,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.kernels import first_ready_first as first_ready_first
     from gnnplace.graph.kernels import flows_between as flows_between
     from gnnplace.graph.kernels import follow_forward as follow_forward
-    from gnnplace.graph.kernels import grouped as grouped
-    from gnnplace.graph.kernels import least_first as least_first
+    from gnnplace.graph.kernels import group_entries as group_entries
+    from gnnplace.graph.kernels import order_producers_first as order_producers_first
     from gnnplace.graph.kernels import sum_finite as sum_finite
     from gnnplace.graph.kernels import sum_op_flows as sum_op_flows
-    from gnnplace.graph.narrow import beside_consumers as beside_consumers
-    from gnnplace.graph.narrow import bundled as bundled
-    from gnnplace.graph.narrow import crossing_bytes as crossing_bytes
-    from gnnplace.graph.narrow import leads_elsewhere as leads_elsewhere
-    from gnnplace.graph.narrow import not_before_followers as not_before_followers
-    from gnnplace.graph.narrow import segments as segments
+    from gnnplace.graph.narrow import bundle_tensors as bundle_tensors
+    from gnnplace.graph.narrow import compute_crossing_bytes as compute_crossing_bytes
+    from gnnplace.graph.narrow import cut_line as cut_line
+    from gnnplace.graph.narrow import find_leading_elsewhere as find_leading_elsewhere
+    from gnnplace.graph.narrow import move_behind_followers as move_behind_followers
+    from gnnplace.graph.narrow import move_to_consumers as move_to_consumers
     from gnnplace.graph.narrow import split_cycles as split_cycles
     from gnnplace.graph.orders import COORDINATE as COORDINATE
     from gnnplace.graph.orders import EARLY as EARLY
@@ -70,12 +70,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.orders import ORDERS as ORDERS
     from gnnplace.graph.orders import WALKED as WALKED
     from gnnplace.graph.orders import Direction as Direction
-    from gnnplace.graph.orders import base_of as base_of
     from gnnplace.graph.orders import breadth_first as breadth_first
     from gnnplace.graph.orders import check_network_order as check_network_order
     from gnnplace.graph.orders import check_order as check_order
     from gnnplace.graph.orders import direction as direction
     from gnnplace.graph.orders import downward_rank as downward_rank
+    from gnnplace.graph.orders import get_base_order as get_base_order
     from gnnplace.graph.orders import levels as levels
     from gnnplace.graph.orders import levels_from_sinks as levels_from_sinks
     from gnnplace.graph.orders import random_order as random_order

@@ -83,7 +83,7 @@ def coarsen(
     groups = Contraction(graph, cost, unit or (None,) * n, phase)
     _attach(groups, attach)
     _shrink(groups, target, float(np.sum(cost)))
-    return groups.numbered()
+    return groups.number_groups()
 
 
 def _attach(groups: Contraction, attach: IntArray | None) -> None:
@@ -94,7 +94,7 @@ def _attach(groups: Contraction, attach: IntArray | None) -> None:
         else:
             b = -1
         if b >= 0 and a != b and groups.compatible(a, b):
-            groups.merge(*groups.ordered(a, b))
+            groups.merge(*groups.order_pair(a, b))
 
 
 def _shrink(groups: Contraction, target: int, total: float) -> None:
@@ -220,7 +220,7 @@ class Contraction:
         """Return the roots of all groups."""
         return [op for op in range(len(self._root)) if self._root[op] == op]
 
-    def ordered(self, one: int, other: int) -> tuple[int, int]:
+    def order_pair(self, one: int, other: int) -> tuple[int, int]:
         """Return two groups in their order."""
         if self._position[one] < self._position[other]:
             return (one, other)
@@ -334,12 +334,12 @@ class Contraction:
             if self._after[group] or unit is None:
                 continue
             key = (unit, self._phase[group])
-            if key in ends and self.merge(*self.ordered(ends[key], group)):
+            if key in ends and self.merge(*self.order_pair(ends[key], group)):
                 ends[key] = self.find(group)
             else:
                 ends[key] = group
 
-    def numbered(self) -> IntArray:
+    def number_groups(self) -> IntArray:
         """Return the group of each op, numbered by the order of the groups. [num_ops]"""
         order = [g for g in self._at if g >= 0 and self.is_alive(g)]
         number = {group: i for i, group in enumerate(order)}

@@ -1,9 +1,12 @@
 """``ComputationGraph``: ops and the tensors between them, as frozen arrays.
 
-The quotient of a graph has groups of ops as its ops. The tensors of a group are those that leave
-it, each with one consumption for every group that reads it, in the order in which the consumers are
-listed. A tensor of zero bytes that only orders two ops is dropped if another tensor, or an order
-listed earlier, already links the same two groups. Complexity: O(m log m) for m consumptions.
+``quotient`` gives the graph of groups of ops. The tensors of a group are those that leave it. Each
+has one consumption for every group that reads it, in the order in which its consumers are listed. A
+tensor of zero bytes only says that one op comes before another. It is dropped if the same two
+groups are already linked by a tensor with bytes, or by another such tensor that is listed earlier.
+Complexity: O(m log m) for m consumptions, where a consumption is a pair of tensor and consumer.
+
+``united`` merges colocation classes of ops that a group has in common.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from gnnplace.files import MOST
 if TYPE_CHECKING:
     import networkx as nx
 
+MOST_SHOWN = 12  # ops of a cycle that an error names
+
 
 @dataclass(frozen=True, eq=False)
 class ComputationGraph:
@@ -37,7 +42,8 @@ class ComputationGraph:
         consumer: Consumers of all tensors, one after the other.
 
     Raises:
-        InputError: There is a repeated name, a dangling index, a negative size or a cycle.
+        InputError: A name or a consumer is repeated, an index is of no op, a size is negative, or
+            there is a cycle.
     """
 
     names: tuple[str, ...]
@@ -60,18 +66,21 @@ class ComputationGraph:
         tensors: Iterable[tuple[int, float, Sequence[int] | NDArray[Any]]],
     ) -> ComputationGraph:
         """Build a graph from ``(producer, bytes, consumers)`` triples of op indices."""
-        triples = list(tensors)
-        counts = np.array(
-            [0, *(len(consumers) for _, _, consumers in triples)], dtype=np.int64
-        )
+        producer: list[int] = []
+        size: list[float] = []
+        consumer_offset = [0]
+        consumer: list[Any] = []
+        for tensor_producer, tensor_bytes, consumers in tensors:
+            producer.append(tensor_producer)
+            size.append(tensor_bytes)
+            consumer.extend(consumers)
+            consumer_offset.append(len(consumer))
         return cls(
             names=tuple(names),
-            producer=np.array([producer for producer, _, _ in triples], dtype=np.int32),
-            size=np.array([size for _, size, _ in triples], dtype=np.float64),
-            consumer_offset=np.cumsum(counts).astype(np.int32),
-            consumer=np.array(
-                [c for _, _, consumers in triples for c in consumers], np.int32
-            ),
+            producer=np.array(producer, dtype=np.int32),
+            size=np.array(size, dtype=np.float64),
+            consumer_offset=np.array(consumer_offset, dtype=np.int32),
+            consumer=np.array(consumer, dtype=np.int32),
         )
 
     def _check_names(self) -> None:
@@ -89,30 +98,34 @@ class ComputationGraph:
                 raise InputError(
                     f"tensors: a {role} index is outside 0..{self.num_ops - 1}"
                 )
-        bad = np.flatnonzero(~((self.size >= 0) & (self.size <= MOST)))
-        if bad.size:
+        # Negated, so that NaN is invalid too.
+        invalid = np.flatnonzero(~((self.size >= 0) & (self.size <= MOST)))
+        if invalid.size:
             raise InputError(
-                f"tensors[{bad[0]}].bytes: must be a number, 0 to {MOST:g}"
+                f"tensors[{invalid[0]}].bytes: must be a number, 0 to {MOST:g}"
             )
         self._check_consumers()
 
     def _check_consumers(self) -> None:
         tensor = self.consumption_tensor
+        # Sorted by tensor and consumer, a repeated pair follows its equal.
         order = np.lexsort((self.consumer, tensor))
-        same = (np.diff(tensor[order]) == 0) & (np.diff(self.consumer[order]) == 0)
-        if same.any():
-            k = int(order[int(np.argmax(same)) + 1])
+        same_tensor = np.diff(tensor[order]) == 0
+        same_consumer = np.diff(self.consumer[order]) == 0
+        is_repeated = same_tensor & same_consumer
+        if is_repeated.any():
+            k = int(order[int(np.argmax(is_repeated)) + 1])
             name = self.names[self.consumer[k]]
             raise InputError(f"tensors[{tensor[k]}].consumers: {name!r} is repeated")
 
     @property
     def num_ops(self) -> int:
-        """Return the number of ops n."""
+        """Return the number of ops, n."""
         return len(self.names)
 
     @property
     def num_tensors(self) -> int:
-        """Return the number of tensors T."""
+        """Return the number of tensors, T."""
         return len(self.producer)
 
     @cached_property
@@ -122,36 +135,38 @@ class ComputationGraph:
 
     @cached_property
     def consumption_tensor(self) -> IntArray:
-        """Return the tensor of each entry of ``consumer``."""
+        """Return the tensor of each entry of ``consumer``. [consumptions]"""
         return np.repeat(
             np.arange(self.num_tensors, dtype=np.int32), np.diff(self.consumer_offset)
         )
 
     @cached_property
     def op_tensor(self) -> IntArray:
-        """Return tensors sorted by producer, in listing order within an op. [num_tensors]"""
+        """Return the tensors, sorted by producer and then as they are listed. [num_tensors]"""
         return np.argsort(self.producer, kind="stable").astype(np.int32)
 
     @cached_property
     def op_tensor_offset(self) -> IntArray:
         """Return where each op's tensors start in ``op_tensor``. [num_ops + 1]"""
-        return _offsets(self.producer, self.num_ops)
+        return _count_offsets(self.producer, self.num_ops)
 
     @cached_property
     def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return the distinct (source op, target op, bytes summed over tensors).
+        """Return source op, target op and bytes of each edge, sorted by source, then by target.
 
-        Sorted by source, then by target.
+        An edge is a pair of a producer and a consumer; its bytes are summed over their tensors.
         """
         source = self.producer[self.consumption_tensor].astype(np.int64)
         key = source * self.num_ops + self.consumer
         unique, inverse = np.unique(key, return_inverse=True)
-        total = np.bincount(inverse, self.size[self.consumption_tensor], len(unique))
-        pair = np.divmod(unique, max(1, self.num_ops))
+        edge_bytes = np.bincount(
+            inverse, self.size[self.consumption_tensor], len(unique)
+        )
+        edge_source, edge_target = np.divmod(unique, max(1, self.num_ops))
         return (
-            pair[0].astype(np.int32),
-            pair[1].astype(np.int32),
-            total.astype(np.float64),
+            edge_source.astype(np.int32),
+            edge_target.astype(np.int32),
+            edge_bytes.astype(np.float64),
         )
 
     @cached_property
@@ -162,29 +177,30 @@ class ComputationGraph:
     @cached_property
     def successor_offset(self) -> IntArray:
         """Return where each op's successors start in ``successor``. [num_ops + 1]"""
-        return _offsets(self.edges[0], self.num_ops)
+        return _count_offsets(self.edges[0], self.num_ops)
 
     @cached_property
     def predecessor(self) -> IntArray:
         """Return the distinct predecessors of all ops, op after op, ascending within an op."""
-        return self.edges[0][np.lexsort((self.edges[0], self.edges[1]))]
+        source, target, _ = self.edges
+        return source[np.lexsort((source, target))]
 
     @cached_property
     def predecessor_offset(self) -> IntArray:
         """Return where each op's predecessors start in ``predecessor``. [num_ops + 1]"""
-        return _offsets(self.edges[1], self.num_ops)
+        return _count_offsets(self.edges[1], self.num_ops)
 
     @cached_property
     def topological_order(self) -> IntArray:
-        """Return ops so that producers come first; among the ready ones the smallest index first.
+        """Return all ops, producers first; of the ready ops the smallest index is next. [num_ops]
 
         Raises:
             InputError: There is a cycle; the message names its ops.
         """
-        from gnnplace.graph.kernels import least_first  # late: a kernel
+        from gnnplace.graph.kernels import order_producers_first  # late: a kernel
 
         listed = np.arange(self.num_ops, dtype=np.int32)
-        order = least_first(self.successor_offset, self.successor, listed)
+        order = order_producers_first(self.successor_offset, self.successor, listed)
         if len(order) < self.num_ops:
             source, target, _ = self.edges
             cycle = describe_cycle(source.tolist(), target.tolist(), self.names)
@@ -215,19 +231,20 @@ class ComputationGraph:
         ]
 
     def to_networkx(self) -> nx.DiGraph:
-        """Return the graph with op names as nodes and bytes between two ops as edge ``bytes``."""
+        """Return the graph for networkx: names of ops are its nodes, and edges have ``bytes``."""
         import networkx as nx  # late: a tenth of a second that few commands need
 
         view = nx.DiGraph()
         view.add_nodes_from(self.names)
         names = self.names
-        for source, target, size in zip(*self.edges, strict=True):
-            view.add_edge(names[source], names[target], bytes=float(size))
+        for source, target, edge_bytes in zip(*self.edges, strict=True):
+            view.add_edge(names[source], names[target], bytes=float(edge_bytes))
         return view
 
 
-def _offsets(sorted_key: IntArray, count: int) -> IntArray:
-    sizes = np.bincount(sorted_key, minlength=count)
+def _count_offsets(key: IntArray, count: int) -> IntArray:
+    """Return where each of ``count`` keys starts in a list that is sorted by key. [count + 1]"""
+    sizes = np.bincount(key, minlength=count)
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
 
 
@@ -237,8 +254,9 @@ def describe_cycle(source: list[int], target: list[int], names: Sequence[str]) -
 
     cycle = nx.find_cycle(nx.DiGraph(list(zip(source, target, strict=True))))
     shown = [repr(names[edge[0]]) for edge in cycle]
-    if len(shown) > 12:
-        shown = [*shown[:10], "...", shown[-1]]
+    if len(shown) > MOST_SHOWN:
+        # All but the first ones and the last one are left out.
+        shown = [*shown[: MOST_SHOWN - 2], "...", shown[-1]]
     return " -> ".join([*shown, shown[0]])
 
 
@@ -252,20 +270,30 @@ def quotient(
 
     Args:
         graph: The graph of ops.
-        group: Group of each op. [n]
+        group: Group of each op, from 0. [n]
         names: The names of the groups. [G]
-        order_only: Whether a tensor carries nothing; by default those of no bytes. [T]
+        order_only: Whether a tensor only orders ops; by default, those of no bytes. [T]
     """
     if order_only is None:
-        bare = graph.size == 0
+        is_bare = graph.size == 0
     else:
-        bare = order_only
+        is_bare = order_only
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))
     source = group[graph.producer][tensor]
     target = group[graph.consumer]
-    consumptions = _firsts(tensor, source, target, bare[tensor], len(names))
-    consumptions = consumptions[np.argsort(bare[tensor[consumptions]], kind="stable")]
-    # Each run of one tensor is that tensor in the quotient.
+    consumptions = _select_consumptions(
+        tensor=tensor,
+        source=source,
+        target=target,
+        is_bare=is_bare[tensor],
+        num_groups=len(names),
+    )
+
+    # Tensors that only order ops are listed last.
+    by_kind = np.argsort(is_bare[tensor[consumptions]], kind="stable")
+    consumptions = consumptions[by_kind]
+
+    # A run of consumptions of one tensor is a tensor of the quotient.
     begins = np.flatnonzero(np.diff(tensor[consumptions], prepend=-1))
     tensors = tensor[consumptions[begins]]
     return ComputationGraph(
@@ -277,49 +305,63 @@ def quotient(
     )
 
 
-def _firsts(
-    tensor: LongArray, source: IntArray, target: IntArray, bare: BoolArray, count: int
+def _select_consumptions(
+    tensor: LongArray,
+    source: IntArray,
+    target: IntArray,
+    is_bare: BoolArray,
+    num_groups: int,
 ) -> LongArray:
-    """Return the indices of consumptions to keep.
+    """Return the indices of the consumptions that the quotient has, ascending.
 
-    These are the first of a tensor in each other group, and an order where no tensor links two
-    groups.
+    Args:
+        tensor: Tensor of each consumption. [m]
+        source: Group that makes it. [m]
+        target: Group that reads it. [m]
+        is_bare: Whether the tensor only orders ops. [m]
+        num_groups: The number of groups.
     """
+    # Of a tensor's consumptions in one group, the first counts; those in its own group do not.
     leaving = np.flatnonzero(source != target)
-    pair = tensor[leaving] * count + target[leaving]
-    leaving = leaving[np.sort(np.unique(pair, return_index=True)[1])]
-    link = source[leaving].astype(np.int64) * count + target[leaving]
-    real = ~bare[leaving]
-    first = np.zeros(len(leaving), dtype=bool)
-    first[np.unique(link, return_index=True)[1]] = True
-    needed = first & ~np.isin(link, link[real])
-    return leaving[real | needed]
+    tensor_and_target = tensor[leaving] * num_groups + target[leaving]
+    _, first = np.unique(tensor_and_target, return_index=True)
+    leaving = leaving[np.sort(first)]
+
+    # An order is needed if it is the first one between two groups, and no tensor links them.
+    link = source[leaving].astype(np.int64) * num_groups + target[leaving]
+    has_bytes = ~is_bare[leaving]
+    is_first = np.zeros(len(leaving), dtype=bool)
+    is_first[np.unique(link, return_index=True)[1]] = True
+    is_needed_order = is_first & ~np.isin(link, link[has_bytes])
+    return leaving[has_bytes | is_needed_order]
 
 
-def united(label: IntArray, group: IntArray, count: int) -> IntArray:
-    """Return the class of each group; classes that meet in a group become the smallest label. [G]
+def unite_groups(label: IntArray, group: IntArray, count: int) -> IntArray:
+    """Return the class of each group, after classes that share a group are merged. [G]
+
+    Merged classes get the smallest of their labels.
 
     Args:
         label: Class of each op, from 0; -1 for none. [n]
         group: Group of each op. [n]
-        count: Number of groups G.
+        count: The number of groups, G.
 
     Returns:
         A label for each group, -1 where none of its ops has one.
     """
     group_label = np.full(count, -1, dtype=np.int32)
-    has = label >= 0
-    if not has.any():
+    has_label = label >= 0
+    if not has_label.any():
         return group_label
     from gnnplace.graph.kernels import components
 
     # Labels and groups are nodes of one graph, whose components are the united classes.
     num_labels = int(label.max()) + 1
-    source = label[has].astype(np.int32)
-    target = (num_labels + group[has]).astype(np.int32)
+    source = label[has_label].astype(np.int32)
+    target = (num_labels + group[has_label]).astype(np.int32)
     component = components(source, target, num_labels + count)
     smallest = np.full(int(component.max()) + 1, num_labels)
     np.minimum.at(smallest, component[:num_labels], np.arange(num_labels))
-    labelled_groups = np.unique(group[has])
+    labelled_groups = np.unique(group[has_label])
     group_label[labelled_groups] = smallest[component[num_labels + labelled_groups]]
     return group_label

@@ -333,10 +333,10 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
 
         The literal 0 is no type of its own, and short integers are long.
         """
-        return super().get_call_template(tuple(map(_widened, args)), kws)
+        return super().get_call_template(tuple(map(_widen, args)), kws)
 
 
-def _widened(kind: object) -> object:
+def _widen(kind: object) -> object:
     kind = types.unliteral(kind)
     if kind in (types.int8, types.int16, types.int32):
         return types.intp

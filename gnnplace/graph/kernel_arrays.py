@@ -256,12 +256,12 @@ def ascending(keys: FloatArray) -> IntArray:
     Many are sorted digit by digit, fewer by merging; none is nan.
     """
     if len(keys) >= MANY:
-        return by_digits(keys)
-    return by_merging(keys)
+        return sort_by_digits(keys)
+    return sort_by_merging(keys)
 
 
 @inner()
-def by_digits(keys: FloatArray) -> IntArray:
+def sort_by_digits(keys: FloatArray) -> IntArray:
     """Return what ``ascending`` does, by radix sort in O(n).
 
     Sorts by ``DIGIT`` bits of the keys at a time, the lowest first.
@@ -316,7 +316,7 @@ def first_places(bits: IndexArray, shift: int) -> IndexArray:
 
 
 @inner()
-def by_merging(keys: FloatArray) -> IntArray:
+def sort_by_merging(keys: FloatArray) -> IntArray:
     """Return what ``ascending`` does, by a merge sort from the bottom up.
 
     Runs that are in order already are not merged, so keys that are nearly sorted take little more

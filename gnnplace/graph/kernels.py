@@ -32,7 +32,7 @@ def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
 
 
 @kernel
-def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
+def group_entries(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
     """Return where each key's entries start, and the entries by key, in listing order within one.
 
     This is a stable sort by counting, in O(n + count).
@@ -130,7 +130,9 @@ def take_least(heap: IntArray, count: int) -> int:
 
 
 @kernel
-def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntArray:
+def order_producers_first(
+    offset: IntArray, successor: IntArray, op_of: IntArray
+) -> IntArray:
     """Return ops with producers first, preferring ready ops that come first in ``op_of``. [<= n]
 
     Shorter than n where there is a cycle.
@@ -430,7 +432,7 @@ def sum_op_flows(
         count: The number of ops, n.
     """
     # Both lists of an op are ascending: edges that leave it, by target, and edges that enter it.
-    into_offset, come = grouped(target, count)
+    into_offset, come = group_entries(target, count)
     total = 2 * len(source)
     offset = zero_ints(count + 1)
     neighbours = empty_ints(total)

@@ -1,21 +1,27 @@
-"""Narrow groups: a training graph cut where little crosses, and kinds of work in each segment.
+"""Narrow groups: a training graph cut where few bytes cross, and kinds of work in each segment.
 
-Formulation. Units (ops that share a device) stand in the order of their coordinates; ``segments``
-cuts that line into at most S runs so that the sum over runs of ``(work / mean)^2`` and over cuts of
-``CROSSING * bytes / narrow`` is least, by dynamic programming (``narrow`` is the lower quartile of
-what crosses at the candidates). Candidates are the narrowest place in each of ``CANDIDATES`` S bins
-of equal work. A group is then (segment, kind, micro-batch) with the kinds forward, activation
-gradient, weight gradient and update: a weight gradient is a backward op from which no path leads to
-another segment's backward ops, so that nobody waits for it but the update.
+**Segments.** Units (ops that share a device) are a line, in the order of their coordinates.
+``segments`` cuts the line into at most S runs. It minimises
 
-Groups on a cycle are split by depth: the most changes of group on a path to an op inside the
-strongly connected component. An edge then leads to a greater depth or stays in its group, so the
-split groups make no cycle. Costs come in as an array: estimated ones make groups that every capture
-of a model has alike.
+    sum over runs of (work / mean work)^2 + sum over cuts of CROSSING * bytes / narrow
 
-The dynamic programme is the classic one for a chain (Bellman, 1961, for segmented curves); kinds
-and the split by depth are ours. Complexity: O(n + edges + U log U + S C w) for C candidates, of
-which w lie within ``LONGEST`` mean segments; 0.05 s for 17,600 ops.
+by dynamic programming. Only some places may be cut, the candidates: the line is divided into
+``CANDIDATES`` S bins of equal work, and each bin has one, where the fewest bytes cross. ``narrow``
+is the lower quartile of these bytes.
+
+**Groups.** A group is (segment, kind, micro-batch). The kinds are forward, activation gradient,
+weight gradient and update. A weight gradient is a backward op from which no path leads to another
+segment's backward ops (``find_leading_elsewhere``): only the update waits for it.
+
+**Cycles.** ``split_cycles`` splits groups that are on a cycle by the depth of their ops. The depth
+is the largest number of changes of group on a path to the op inside the strongly connected
+component. An edge leads to a greater depth or stays in its group, so that no cycle is left.
+
+Costs are an argument. Estimated costs give the same groups for every capture of a model.
+
+The dynamic programme is the classic one for a chain (Bellman, 1961, for segmented curves); the
+kinds and the split by depth are new here. Complexity: O(n + edges + U log U + S C w) for U units
+and C candidates, of which w lie within ``LONGEST`` mean segments; 0.05 s for 17,600 ops.
 """
 
 from __future__ import annotations
@@ -27,63 +33,76 @@ from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import full_table, zero_int_table, zero_ints
 
-CROSSING = 0.3  # weight of what crosses a cut, over a narrow one
-CANDIDATES = 12  # places a segment at which a cut may be
-LONGEST = 4.0  # mean segments that a segment may be worth
+CROSSING = 0.3  # price of a cut where as many bytes cross as at a narrow place
+NARROW_QUANTILE = 0.25  # of the bytes at candidates: the bytes of a narrow place
+CANDIDATES = 12  # candidates for cuts, per segment
+LONGEST = 4.0  # work of the longest segment, in mean segments
+TINY = 1e-300  # takes the place of a zero that would be divided by
 
 
-def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
-    """Cut a line of units into segments of like work where few bytes cross.
+def cut_line(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
+    """Cut a line of units into segments of similar work where few bytes cross.
 
     Args:
-        work: Seconds of each unit in the line's order. [U]
+        work: Seconds of each unit, in the order of the line. [U]
         crossing: Bytes that cross between each unit and the next, inf where no cut may be. [U - 1]
-        count: Segments S at most.
+        count: The largest number of segments, S.
 
     Returns:
         Segment of each unit, ascending from 0. [U]
     """
     if count <= 1 or len(work) <= 1:
         return np.zeros(len(work), dtype=np.int32)
-    total = np.concatenate(([0.0], np.cumsum(work)))
-    cut = _candidates(total, crossing, CANDIDATES * count)
-    bytes_at = crossing[cut - 1]
-    cut = cut[np.isfinite(bytes_at)]
-    bytes_at = bytes_at[np.isfinite(bytes_at)]
-    if len(cut) == 0:
+    work_before = np.concatenate(([0.0], np.cumsum(work)))
+    candidates = _find_candidates(work_before, crossing, CANDIDATES * count)
+    cut_bytes = crossing[candidates - 1]
+    candidates = candidates[np.isfinite(cut_bytes)]
+    cut_bytes = cut_bytes[np.isfinite(cut_bytes)]
+    if len(candidates) == 0:
         return np.zeros(len(work), dtype=np.int32)
+
     # Bytes count relative to a narrow place of this line, work relative to the mean segment.
-    narrow = max(float(np.quantile(bytes_at, 0.25)), 1e-300)
-    price = np.concatenate(([0.0], CROSSING * bytes_at / narrow, [0.0]))
-    mean = max(total[-1] / count, 1e-300)
-    ends = np.concatenate(([0], cut, [len(work)]))
-    cuts = _cheapest_cuts(total[ends] / mean, price, min(count, len(ends) - 1))
-    inner_ends = ends[cuts]
-    return np.searchsorted(inner_ends, np.arange(len(work)), side="right").astype(
-        np.int32
+    narrow = max(float(np.quantile(cut_bytes, NARROW_QUANTILE)), TINY)
+    price = np.concatenate(([0.0], CROSSING * cut_bytes / narrow, [0.0]))
+    mean = max(work_before[-1] / count, TINY)
+    places = np.concatenate(([0], candidates, [len(work)]))
+    cuts = _find_cheapest_cuts(
+        work_before[places] / mean, price, min(count, len(places) - 1)
     )
+    units_before_cuts = places[cuts]
+    segment = np.searchsorted(units_before_cuts, np.arange(len(work)), side="right")
+    return segment.astype(np.int32)
 
 
-def _candidates(total: FloatArray, crossing: FloatArray, bins: int) -> LongArray:
-    """Return the number of units before each candidate cut: the narrowest of each bin of work."""
-    place = total[1:-1] / max(total[-1], 1e-300)
-    bin_of = np.minimum((place * bins).astype(np.int64), bins - 1)
-    by_bin = np.lexsort((crossing, bin_of))
-    first = np.unique(bin_of[by_bin], return_index=True)[1]
+def _find_candidates(
+    work_before: FloatArray, crossing: FloatArray, num_bins: int
+) -> LongArray:
+    """Return the number of units before each candidate: the narrowest place of each bin.
+
+    Args:
+        work_before: Seconds of all units before each place of the line, both ends included. [U + 1]
+        crossing: Bytes that cross at each place but the ends. [U - 1]
+        num_bins: The number of bins of equal work.
+    """
+    share = work_before[1:-1] / max(work_before[-1], TINY)
+    bin_index = np.minimum((share * num_bins).astype(np.int64), num_bins - 1)
+    by_bin = np.lexsort((crossing, bin_index))
+    _, first = np.unique(bin_index[by_bin], return_index=True)
     return np.sort(by_bin[first]) + 1
 
 
 @kernel
-def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray:
-    """Return candidates that are cuts, ascending: at most ``count`` - 1 of them.
+def _find_cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray:
+    """Return the candidates that are cuts, ascending: at most ``count`` - 1 of them.
 
     Args:
         place: Work before each candidate in mean segments; the first is the line's beginning, the
             last its end. [C]
         price: The price of a cut at each candidate. [C]
-        count: The number of segments at most.
+        count: The largest number of segments.
     """
-    # least[s, j]: the cost of s segments that end at candidate j. Squares favour equal lengths.
+    # least_cost[s, j]: the cost of s segments of which the last ends at candidate j. Squares of
+    # lengths favour equal lengths. previous[s, j]: where that last segment begins.
     size = len(place)
     least_cost = full_table(count + 1, size, np.inf)
     previous = zero_int_table(count + 1, size)
@@ -98,11 +117,12 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
                     least_cost[s, j] = cost
                     previous[s, j] = i
                 i -= 1
-    # Fewer segments win a tie. Then walk back from the line's end.
+    # The cheapest number of segments; fewer win a tie.
     best = 1
     for s in range(2, count + 1):
         if least_cost[s, size - 1] < least_cost[best, size - 1]:
             best = s
+    # Walk back from the end of the line.
     cuts = zero_ints(best - 1)
     j = size - 1
     for s in range(best, 1, -1):
@@ -111,13 +131,17 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
     return cuts
 
 
-def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> FloatArray:
-    """Return the bytes of tensors that cross between each place of a line and the next. [count - 1]
+def compute_crossing_bytes(
+    graph: ComputationGraph, place: IntArray, count: int
+) -> FloatArray:
+    """Return the bytes that cross between each place of a line and the next. [count - 1]
+
+    A tensor counts once wherever it crosses, however many consumers it has.
 
     Args:
         graph: The graph of ops.
         place: Place of each op on the line, -1 if it has none. [n]
-        count: Places of the line.
+        count: The number of places of the line.
     """
     tensor = graph.consumption_tensor
     produced = place[graph.producer]
@@ -127,6 +151,8 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
     high = produced.copy()
     np.minimum.at(low, tensor[is_placed], consumed[is_placed])
     np.maximum.at(high, tensor[is_placed], consumed[is_placed])
+    # A tensor crosses from the lowest to the highest place of its ends: sum up where it begins and
+    # ceases to.
     spans = produced >= 0
     change = np.bincount(low[spans], graph.size[spans], count)
     change -= np.bincount(high[spans], graph.size[spans], count)
@@ -134,18 +160,24 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
 
 
 @kernel
-def beside_consumers(
+def move_to_consumers(
     order: IntArray,
     offset: IntArray,
     successor: IntArray,
     movable: BoolArray,
     place: FloatArray,
 ) -> FloatArray:
-    """Return `place` with ops moved to their first consumer. [n]
+    """Return the places of ops after those without activations are moved to their consumers. [n]
 
-    Only ops that descend from movable ops alone are moved.
+    An op that is movable, as are all ops it descends from, gets the place of its first consumer. A
+    capture may list ops that read only parameters, such as transposes, before all others.
 
-    A capture may list what it makes of parameters alone, such as transposes, before all else.
+    Args:
+        order: Ops, producers first. [n]
+        offset: Index where each op's successors start in ``successor``. [n + 1]
+        successor: Successors of all ops, op after op.
+        movable: Whether an op may move. [n]
+        place: Place of each op on a line. [n]
     """
     is_moved = movable.copy()
     result = place.copy()
@@ -164,17 +196,25 @@ def beside_consumers(
 
 
 @kernel
-def not_before_followers(
+def move_behind_followers(
     order: IntArray,
     offset: IntArray,
     successor: IntArray,
     backward: BoolArray,
     place: FloatArray,
 ) -> FloatArray:
-    """Return `place`, changed so that no backward op is before one that takes its gradient. [n]
+    """Return the places of ops, with no backward op before a backward op that follows it. [n]
 
-    A gradient goes from late layers to early ones. An op that takes no activation of its own layer,
-    but a table that all layers share (rotary positions, a mask), has the table's place till then.
+    Gradients go from late layers to early ones, so that a backward op's place is at least that of
+    the backward ops that read its gradient. An op that reads no activation of its layer, but a
+    table that all layers share (rotary positions, a mask), would else have the place of the table.
+
+    Args:
+        order: Ops, producers first. [n]
+        offset: Index where each op's successors start in ``successor``. [n + 1]
+        successor: Successors of all ops, op after op.
+        backward: Whether an op is of the backward pass. [n]
+        place: Place of each op on a line. [n]
     """
     result = place.copy()
     for k in range(len(order) - 1, -1, -1):
@@ -187,14 +227,22 @@ def not_before_followers(
 
 
 @kernel
-def leads_elsewhere(
+def find_leading_elsewhere(
     order: IntArray,
     offset: IntArray,
     successor: IntArray,
     backward: BoolArray,
     segment: IntArray,
 ) -> BoolArray:
-    """Return whether a path of backward ops leads from each backward op to another segment. [n]"""
+    """Return whether a path of backward ops leads from each backward op to another segment. [n]
+
+    Args:
+        order: Ops, producers first. [n]
+        offset: Index where each op's successors start in ``successor``. [n + 1]
+        successor: Successors of all ops, op after op.
+        backward: Whether an op is of the backward pass. [n]
+        segment: Segment of each op. [n]
+    """
     result = backward.copy()
     for k in range(len(order) - 1, -1, -1):
         op = order[k]
@@ -210,90 +258,107 @@ def leads_elsewhere(
     return result
 
 
-def bundled(graph: ComputationGraph) -> ComputationGraph:
-    """Return the graph with one tensor for all of a producer's tensors that the same ops consume.
+def bundle_tensors(graph: ComputationGraph) -> ComputationGraph:
+    """Return the graph with one tensor for all tensors of one producer that the same ops consume.
 
-    Its messages are those of all: a search that sends them one by one takes twice as long.
+    It has the bytes of all of them, and one message takes the place of several. A search that sends
+    each by itself takes twice as long.
     """
     tensor = graph.consumption_tensor
-    count = np.diff(graph.consumer_offset)
-    taken = graph.consumer[np.lexsort((graph.consumer, tensor))]
-    leader = _first_alike(graph, taken, count)
-    first = leader == np.arange(graph.num_tensors)
-    leaders = np.flatnonzero(first)
-    bundle = (np.cumsum(first) - 1)[leader]
+    num_consumers = np.diff(graph.consumer_offset)
+    consumers = graph.consumer[np.lexsort((graph.consumer, tensor))]
+    leader = _find_leaders(graph, consumers, num_consumers)
+    is_leader = leader == np.arange(graph.num_tensors)
+    leaders = np.flatnonzero(is_leader)
+    bundle = (np.cumsum(is_leader) - 1)[leader]
+    consumer_offset = np.concatenate(([0], np.cumsum(num_consumers[leaders])))
     return ComputationGraph(
         names=graph.names,
         producer=graph.producer[leaders],
         size=np.bincount(bundle, graph.size, len(leaders)).astype(np.float64),
-        consumer_offset=np.concatenate(([0], np.cumsum(count[leaders]))).astype(
-            np.int32
-        ),
-        consumer=taken[first[tensor]],
+        consumer_offset=consumer_offset.astype(np.int32),
+        consumer=consumers[is_leader[tensor]],
     )
 
 
-def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> IntArray:
-    """Return the first tensor of the same producer and consumers. [T]
-
-    Tensors are brought together by random numbers of consumers, summed, and then compared.
+def _find_leaders(
+    graph: ComputationGraph, consumers: IntArray, num_consumers: IntArray
+) -> IntArray:
+    """Return, for each tensor, the first tensor with the same producer and consumers. [T]
 
     Args:
         graph: The graph whose tensors are compared.
-        taken: Consumers of each tensor, one tensor after the other, ascending.
-        count: How many each has. [T]
+        consumers: Consumers of each tensor, one tensor after the other, ascending.
+        num_consumers: The number of consumers of each tensor. [T]
     """
-    number = np.random.default_rng(0).integers(
+    # Sets of consumers are compared by a code: the sum of a random number for each consumer.
+    op_code = np.random.default_rng(0).integers(
         2**63, size=graph.num_ops, dtype=np.uint64
     )
-    summed = np.concatenate(([np.uint64(0)], np.cumsum(number[taken], dtype=np.uint64)))
-    code = summed[graph.consumer_offset[1:]] - summed[graph.consumer_offset[:-1]]
-    by_code = np.lexsort((code, count, graph.producer))
-    keys = graph.producer[by_code], count[by_code], code[by_code]
-    new = np.ones(graph.num_tensors, dtype=bool)
-    new[1:] = np.any([np.diff(key) != 0 for key in keys], axis=0)
+    code_sums = np.cumsum(op_code[consumers], dtype=np.uint64)
+    code_sums = np.concatenate(([np.uint64(0)], code_sums))
+    offset = graph.consumer_offset
+    code = code_sums[offset[1:]] - code_sums[offset[:-1]]
+
+    # Sorted by producer, number and code, tensors of equal keys are runs; each run's first leads.
+    by_key = np.lexsort((code, num_consumers, graph.producer))
+    keys = graph.producer[by_key], num_consumers[by_key], code[by_key]
+    begins_run = np.ones(graph.num_tensors, dtype=bool)
+    begins_run[1:] = np.any([np.diff(key) != 0 for key in keys], axis=0)
+    run = np.cumsum(begins_run) - 1
     leader = np.empty(graph.num_tensors, dtype=np.int32)
-    leader[by_code] = by_code[np.flatnonzero(new)[np.cumsum(new) - 1]]
-    inside = np.arange(len(taken)) - np.repeat(graph.consumer_offset[:-1], count)
-    leader_consumer = taken[
-        graph.consumer_offset[leader][graph.consumption_tensor] + inside
-    ]
-    apart = graph.consumption_tensor[taken != leader_consumer]
-    leader[apart] = apart
+    leader[by_key] = by_key[np.flatnonzero(begins_run)[run]]
+
+    # Codes may agree by chance: a tensor whose consumers differ from its leader's leads itself.
+    consumer_index = np.arange(len(consumers)) - np.repeat(offset[:-1], num_consumers)
+    leader_offset = offset[leader][graph.consumption_tensor]
+    leader_consumers = consumers[leader_offset + consumer_index]
+    different = graph.consumption_tensor[consumers != leader_consumers]
+    leader[different] = different
     return leader
 
 
 def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:
-    """Return the groups with those on cycles split by depth, numbered anew. [n]"""
+    """Return the group of each op after groups on cycles are split, numbered from 0. [n]"""
     from scipy.sparse import coo_matrix  # late: a tenth of a second
     from scipy.sparse.csgraph import connected_components
 
-    count = int(group.max()) + 1
+    # Groups on one cycle are a strongly connected component of the graph of groups.
+    num_groups = int(group.max()) + 1
     source, target, _ = graph.edges
     ones = np.ones(len(source), dtype=np.int8)
-    # Groups on one cycle are a strong component; depths within it separate their ops again.
-    links = coo_matrix((ones, (group[source], group[target])), (count, count))
-    part = connected_components(links, connection="strong")[1].astype(np.int32)
-    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
-    depth = _depths(*arrays, group, part[group])
+    group_edges = coo_matrix(
+        (ones, (group[source], group[target])), (num_groups, num_groups)
+    )
+    _, component = connected_components(group_edges, connection="strong")
+    component = component.astype(np.int32)
+
+    # Number the pairs of group and depth.
+    depth = _compute_depths(
+        graph.topological_order,
+        graph.successor_offset,
+        graph.successor,
+        group,
+        component[group],
+    )
     key = group.astype(np.int64) * (int(depth.max()) + 1) + depth
     return np.unique(key, return_inverse=True)[1].astype(np.int32)
 
 
 @kernel
-def _depths(
+def _compute_depths(
     order: IntArray,
     offset: IntArray,
     successor: IntArray,
     group: IntArray,
-    part: IntArray,
+    component: IntArray,
 ) -> IntArray:
-    """Return the most changes of group on a path to each op inside its component. [n]"""
+    """Return the largest number of changes of group on a path to each op in its component. [n]"""
     depth = zero_ints(len(order))
     for op in order:
         for j in range(offset[op], offset[op + 1]):
             consumer = successor[j]
-            if part[consumer] == part[op]:
+            if component[consumer] == component[op]:
                 depth[consumer] = max(
                     depth[consumer], depth[op] + int(group[consumer] != group[op])
                 )

@@ -1,21 +1,22 @@
-"""Traversal orders: pure functions from a graph to a permutation of its ops.
+"""Traversal orders: functions from a graph to a permutation of its ops.
 
-All are deterministic (``random`` in its seed) and take O((n + edges) log n) or less. Ties go to the
-op that comes first in the stable topological order, but for ``lexicographic``, ``alpha`` and
-``breadth-first-sources``, which go by name.
+``traversal`` returns the order of a name. ``ORDERS`` is the table of names, with the source and the
+direction of each: producers before consumers, consumers before producers, or neither. A user may
+give a function of his own as ``module:function``. It has the arguments and the result of the
+functions here; its result is checked, and ``direction`` reads off its direction. Orders without a
+function are found by a policy while it walks, op by op.
 
-Wang et al. (2022, arXiv 2201.09676) compare six orders, in the code that they publish: ``alpha``,
-``topological``, ``reverse-topological``, ``depth-first-pre``, ``depth-first-post`` and
-``breadth-first-sources``. Theirs come from networkx 2.4, whose topological order differs in ties.
+All orders are deterministic (``random`` for a given seed). Ties go to the op that comes first in
+the stable topological order; ``lexicographic``, ``alpha`` and ``breadth-first-sources`` compare
+names instead. Complexity: O((n + edges) log n) or less.
 
-``ORDERS`` is the one table of names, with sources and directions: producers before consumers,
-consumers before producers, or neither. Some orders are found while a policy walks, op by op. An
-order of one's own is ``module:function``, of the arguments and the result that these functions
-have; what it gives is checked, and its direction is read off.
+Wang et al. (2022, arXiv 2201.09676) compare six orders: ``alpha``, ``topological``,
+``reverse-topological``, ``depth-first-pre``, ``depth-first-post`` and ``breadth-first-sources``.
+Deviation: their code uses networkx 2.4, whose topological order breaks ties in another way.
 
-Ranks of ops are lengths of paths; costs of ops and edges come in as arrays, in seconds. Upward rank
-(Topcuoglu et al., 2002, eq. 8): cost of the op plus the longest path after it, edges counted.
-Downward rank (eq. 10): the longest path before the op. Both O(n + edges).
+Ranks of ops are lengths of paths, from costs of ops and edges in seconds. The upward rank
+(Topcuoglu et al., 2002, eq. 8) is the cost of the op plus the longest path after it, edges
+included. The downward rank (eq. 10) is the longest path before the op. Complexity: O(n + edges).
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def upward_rank(
 ) -> FloatArray:
     """Return the longest path from each op's start to the end, in seconds. [n]
 
-    ``edge_cost`` goes with ``graph.edges``.
+    Args:
+        graph: The graph of ops.
+        cost: Seconds of each op. [n]
+        edge_cost: Seconds of each of ``graph.edges``.
     """
     return cost + rank_after(graph, cost, edge_cost)
 
@@ -49,7 +53,10 @@ def upward_rank(
 def rank_after(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
-    """Return the longest path from each op's finish to the end: upward rank without the op. [n]"""
+    """Return the longest path from each op's finish to the end, in seconds. [n]
+
+    It is the upward rank without the op's own cost. Arguments are those of ``upward_rank``.
+    """
     from gnnplace.graph.kernels import longest_after
 
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
@@ -59,7 +66,10 @@ def rank_after(
 def downward_rank(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
-    """Return the longest path from the beginning to each op's start. [n]"""
+    """Return the longest path from the beginning to each op's start, in seconds. [n]
+
+    Arguments are those of ``upward_rank``.
+    """
     from gnnplace.graph.kernels import longest_before
 
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
@@ -68,21 +78,22 @@ def downward_rank(
 
 def levels(graph: ComputationGraph) -> IntArray:
     """Count the edges on the longest path from a source to each op. [n]"""
-    return _edges_on(downward_rank, graph)
+    return _count_edges(downward_rank, graph)
 
 
 def levels_from_sinks(graph: ComputationGraph) -> IntArray:
     """Count the edges on the longest path from each op to a sink. [n]"""
-    return _edges_on(upward_rank, graph)
+    return _count_edges(upward_rank, graph)
 
 
-def _edges_on(rank: Rank, graph: ComputationGraph) -> IntArray:
+def _count_edges(rank: Rank, graph: ComputationGraph) -> IntArray:
+    """Count the edges on the paths of a rank: only edges cost something, each 1. [n]"""
     ones = np.ones(len(graph.successor))
     return rank(graph, np.zeros(graph.num_ops), ones).astype(np.int32)
 
 
 def topological(graph: ComputationGraph, *_: object) -> IntArray:
-    """List producers first, among the ready ops the smallest index. [n]"""
+    """List producers first; among the ready ops the one with the smallest index is next. [n]"""
     return graph.topological_order
 
 
@@ -92,7 +103,7 @@ def reverse_topological(graph: ComputationGraph, *_: object) -> IntArray:
 
 
 def breadth_first(graph: ComputationGraph, *_: object) -> IntArray:
-    """List producers first; ops become ready into a queue. [n]"""
+    """List producers first; among the ready ops the one that became ready first is next. [n]"""
     from gnnplace.graph.kernels import first_ready_first
 
     return np.asarray(first_ready_first(graph.successor_offset, graph.successor))
@@ -100,47 +111,64 @@ def breadth_first(graph: ComputationGraph, *_: object) -> IntArray:
 
 def depth_first_pre(graph: ComputationGraph, *_: object) -> IntArray:
     """Search depth-first from each source in turn; list an op when it is first met. [n]"""
-    return _depth_first(graph, np.arange(graph.num_ops))[0]
+    return _search_depth_first(graph, np.arange(graph.num_ops)).pre_order
 
 
 def depth_first_post(graph: ComputationGraph, *_: object) -> IntArray:
     """Search depth-first from each source in turn; list an op after all its successors. [n]"""
-    return _depth_first(graph, np.arange(graph.num_ops))[1]
+    return _search_depth_first(graph, np.arange(graph.num_ops)).post_order
 
 
 def depth_first_rank(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
-    """Reverse a depth-first post-order that leaves the longest branch to the last. [n]
+    """List producers first, one branch after the other, the longest branch first. [n]
 
-    A producers-first order that goes down one branch before it starts the next, and that depends
-    on the listing of ops for ties in upward rank alone.
+    It is the reverse of a depth-first post-order that takes the branch of least upward rank first.
+    The listing of ops only matters for ties in upward rank.
     """
-    key = upward_rank(graph, cost, edge_cost)
-    return np.ascontiguousarray(_depth_first(graph, key)[1][::-1])
+    rank = upward_rank(graph, cost, edge_cost)
+    post_order = _search_depth_first(graph, rank).post_order
+    return np.ascontiguousarray(post_order[::-1])
 
 
-def _depth_first(
-    graph: ComputationGraph, key: NDArray[Any]
-) -> tuple[IntArray, IntArray]:
-    """Return pre- and post-order; of sources and of an op's successors the least key first."""
+class DepthFirstOrders(NamedTuple):
+    """The two orders of a depth-first search.
+
+    Attributes:
+        pre_order: The ops as they are first met. [n]
+        post_order: The ops, each after all its successors. [n]
+    """
+
+    pre_order: IntArray
+    post_order: IntArray
+
+
+def _search_depth_first(graph: ComputationGraph, key: NDArray[Any]) -> DepthFirstOrders:
+    """Search depth-first from every source and return the two orders.
+
+    Sources, and the successors of an op, are taken in ascending order of ``key``. [n]
+    """
     from gnnplace.graph.kernels import depth_first as depth_first_kernel
 
-    owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
-    by_key = np.lexsort((key[graph.successor], owner))
-    unordered = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
-    by_source_key = np.argsort(key[unordered], kind="stable")
-    sources = unordered[by_source_key].astype(np.int32)
-    return depth_first_kernel(graph.successor_offset, graph.successor[by_key], sources)
+    predecessor = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
+    by_key = np.lexsort((key[graph.successor], predecessor))
+    listed_sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
+    by_source_key = np.argsort(key[listed_sources], kind="stable")
+    sources = listed_sources[by_source_key].astype(np.int32)
+    pre_order, post_order = depth_first_kernel(
+        graph.successor_offset, graph.successor[by_key], sources
+    )
+    return DepthFirstOrders(pre_order=pre_order, post_order=post_order)
 
 
 def lexicographic(graph: ComputationGraph, *_: object) -> IntArray:
-    """List producers first, among the ready ops the least name. [n]"""
-    return _least_first(graph, alpha(graph))
+    """List producers first; among the ready ops the one with the first name is next. [n]"""
+    return _list_ready(graph, alpha(graph))
 
 
 def alpha(graph: ComputationGraph, *_: object) -> IntArray:
-    """List all ops by name, whatever their edges; names compare as text does in Python. [n]"""
+    """List all ops by name, regardless of edges; names compare as Python compares text. [n]"""
     return np.argsort(np.array(graph.names)).astype(np.int32)
 
 
@@ -163,7 +191,7 @@ def breadth_first_sources(graph: ComputationGraph, *_: object) -> IntArray:
 def upward_rank_order(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
-    """List ops by falling upward rank; costs in seconds. [n]"""
+    """List ops by falling upward rank. [n]"""
     rank = upward_rank(graph, cost, edge_cost)
     return np.lexsort((graph.position, -rank)).astype(np.int32)
 
@@ -171,10 +199,7 @@ def upward_rank_order(
 def downward_rank_order(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
-    """List ops by rising downward rank, their earliest start, then by falling upward rank. [n]
-
-    Costs in seconds.
-    """
+    """List ops by rising downward rank (the earliest start), then by falling upward rank. [n]"""
     start = downward_rank(graph, cost, edge_cost)
     rank = upward_rank(graph, cost, edge_cost)
     return np.lexsort((graph.position, -rank, start)).astype(np.int32)
@@ -189,23 +214,25 @@ def reverse_upward_rank_order(
 
 
 def random_order(graph: ComputationGraph, seed: int) -> IntArray:
-    """List producers first, among the ready ops the one with the least random number. [n]"""
-    return _least_first(
-        graph, np.argsort(np.random.default_rng(seed).random(graph.num_ops))
+    """List producers first; among the ready ops the one with the least random number. [n]"""
+    random_numbers = np.random.default_rng(seed).random(graph.num_ops)
+    return _list_ready(graph, np.argsort(random_numbers))
+
+
+def _list_ready(
+    graph: ComputationGraph, preferred: NDArray[np.integer[Any]]
+) -> IntArray:
+    """List producers first; among the ready ops the one that is first in ``preferred``. [n]"""
+    from gnnplace.graph.kernels import order_producers_first
+
+    ops = preferred.astype(np.int32)
+    return np.asarray(
+        order_producers_first(graph.successor_offset, graph.successor, ops)
     )
 
 
-def _least_first(
-    graph: ComputationGraph, preferred: NDArray[np.integer[Any]]
-) -> IntArray:
-    from gnnplace.graph.kernels import least_first
-
-    op_of = preferred.astype(np.int32)
-    return np.asarray(least_first(graph.successor_offset, graph.successor, op_of))
-
-
 class Direction(StrEnum):
-    """The ends of tensors that an order lists first."""
+    """The ends of tensors, producers or consumers, that an order lists first."""
 
     PRODUCERS = "producers first"
     CONSUMERS = "consumers first"
@@ -213,76 +240,119 @@ class Direction(StrEnum):
 
 
 class OrderRow(NamedTuple):
-    """A traversal order.
+    """A traversal order of the table ``ORDERS``.
 
     Attributes:
-        source: Where it comes from.
+        source: Where the order comes from, or how it is defined.
         direction: Which ends of tensors it lists first.
-        make: Gives the order of a graph; None where a policy finds it while it walks.
-        alone: Which decoders alone can walk in it, and why.
+        make: The function that returns the order of a graph; None if a policy finds the order
+            while it walks.
+        restriction: Which placers can use an order that no function makes, and why.
     """
 
     source: str
     direction: Direction
     make: Order | None = None
-    alone: str = ""
+    restriction: str = ""
 
 
 IN_TIME = "in-time"
 EARLY = "earliest-start"
 COORDINATE = "coordinate"
 LEARNED = "learned-order"
-_FORTH = Direction.PRODUCERS
-_BACK = Direction.CONSUMERS
-_NEITHER = Direction.NEITHER
 _HEFT = "Topcuoglu et al. (2002)"
 _WANG = "Wang et al. (2022)"
-_QUEUE = "the placer learned alone, which finds it as it places; gnn takes an order beforehand"
+_PICKS_NEXT = (
+    "only the placer learned can use it, which picks the next op as it places; gnn takes an order "
+    "beforehand"
+)
 ORDERS: dict[str, OrderRow] = {
-    "topological": OrderRow("the stable order", _FORTH, topological),
-    "reverse-topological": OrderRow(
-        "the stable order from its end", _BACK, reverse_topological
+    "topological": OrderRow(
+        source="the stable order",
+        direction=Direction.PRODUCERS,
+        make=topological,
     ),
-    "breadth-first": OrderRow("Kahn (1962), with a queue", _FORTH, breadth_first),
+    "reverse-topological": OrderRow(
+        source="the stable order from its end",
+        direction=Direction.CONSUMERS,
+        make=reverse_topological,
+    ),
+    "breadth-first": OrderRow(
+        source="Kahn (1962), with a queue",
+        direction=Direction.PRODUCERS,
+        make=breadth_first,
+    ),
     "depth-first-pre": OrderRow(
-        "as a depth-first search first meets ops", _NEITHER, depth_first_pre
+        source="as a depth-first search first meets ops",
+        direction=Direction.NEITHER,
+        make=depth_first_pre,
     ),
     "depth-first-post": OrderRow(
-        "an op after all its successors", _BACK, depth_first_post
+        source="an op after all its successors",
+        direction=Direction.CONSUMERS,
+        make=depth_first_post,
     ),
-    "lexicographic": OrderRow("of the ready ops the least name", _FORTH, lexicographic),
-    "alpha": OrderRow(f"{_WANG}: all names sorted", _NEITHER, alpha),
+    "lexicographic": OrderRow(
+        source="of the ready ops the least name",
+        direction=Direction.PRODUCERS,
+        make=lexicographic,
+    ),
+    "alpha": OrderRow(
+        source=f"{_WANG}: all names sorted",
+        direction=Direction.NEITHER,
+        make=alpha,
+    ),
     "breadth-first-sources": OrderRow(
-        f"{_WANG}: networkx's breadth-first search from each source",
-        _NEITHER,
-        breadth_first_sources,
+        source=f"{_WANG}: networkx's breadth-first search from each source",
+        direction=Direction.NEITHER,
+        make=breadth_first_sources,
     ),
-    "upward-rank": OrderRow(f"{_HEFT}, eq. 8", _FORTH, upward_rank_order),
-    "downward-rank": OrderRow(f"{_HEFT}, eq. 10", _FORTH, downward_rank_order),
+    "upward-rank": OrderRow(
+        source=f"{_HEFT}, eq. 8",
+        direction=Direction.PRODUCERS,
+        make=upward_rank_order,
+    ),
+    "downward-rank": OrderRow(
+        source=f"{_HEFT}, eq. 10",
+        direction=Direction.PRODUCERS,
+        make=downward_rank_order,
+    ),
     "depth-first-rank": OrderRow(
-        "branch after branch, the longest first", _FORTH, depth_first_rank
+        source="branch after branch, the longest first",
+        direction=Direction.PRODUCERS,
+        make=depth_first_rank,
     ),
     "reverse-upward-rank": OrderRow(
-        "upward rank in the reversed graph", _BACK, reverse_upward_rank_order
+        source="upward rank in the reversed graph",
+        direction=Direction.CONSUMERS,
+        make=reverse_upward_rank_order,
     ),
     "random": OrderRow(
-        "a seed", _FORTH, lambda g, cost, edge, seed: random_order(g, seed)
+        source="a seed",
+        direction=Direction.PRODUCERS,
+        make=lambda graph, cost, edge_cost, seed: random_order(graph, seed),
     ),
     IN_TIME: OrderRow(
-        "of the ready ops the one whose time is shortest", _FORTH, alone=_QUEUE
+        source="of the ready ops the one whose time is shortest",
+        direction=Direction.PRODUCERS,
+        restriction=_PICKS_NEXT,
     ),
     EARLY: OrderRow(
-        "of the ready ops the one that can start first", _FORTH, alone=_QUEUE
+        source="of the ready ops the one that can start first",
+        direction=Direction.PRODUCERS,
+        restriction=_PICKS_NEXT,
     ),
     COORDINATE: OrderRow(
-        "by layer, a layer's ops of all phases together",
-        _NEITHER,
-        alone="placers that learned alone, which know the phases of ops and their layers",
+        source="by layer, a layer's ops of all phases together",
+        direction=Direction.NEITHER,
+        restriction="only placers that learned can use it, which know the phases and layers of ops",
     ),
     LEARNED: OrderRow(
-        "the network's own priorities",
-        _FORTH,
-        alone="the placer gnn alone, with a network that was trained so (--model.order)",
+        source="the network's own priorities",
+        direction=Direction.PRODUCERS,
+        restriction=(
+            "only the placer gnn can use it, with a network that was trained so (--model.order)"
+        ),
     ),
 }
 WALKED = (IN_TIME, EARLY, COORDINATE)
@@ -290,30 +360,31 @@ FIXED_ORDERS = tuple(name for name, row in ORDERS.items() if row.make is not Non
 
 
 def check_order(name: str, *also: str) -> None:
-    """Refuse what is no fixed order, no function ``module:function``, and not of ``also``.
+    """Refuse an order that is not in ``FIXED_ORDERS``, not in ``also``, and no user's function.
 
     Raises:
-        InputError: There is no such order, or the function is wrong; the message says which.
+        InputError: There is no such order, or ``module:function`` cannot be imported or called; the
+            message says which.
     """
     if name in (*FIXED_ORDERS, *also):
         return
     if ":" not in name:
         if name in ORDERS:
-            why = f"it is of {ORDERS[name].alone}"
+            reason = ORDERS[name].restriction
         else:
-            why = "unknown"
-        known_orders = ", ".join((*also, *FIXED_ORDERS))
+            reason = "unknown"
+        supported = ", ".join((*also, *FIXED_ORDERS))
         raise InputError(
-            f"order {name!r}: {why}; orders: {known_orders}, or module:function"
+            f"order {name!r}: {reason}; orders: {supported}, or module:function"
         )
-    _own(name)
+    _find_function(name)
 
 
-def base_of(name: str) -> str | None:
-    """Return the order that a learned one begins as, or None for one that is not learned.
+def get_base_order(name: str) -> str | None:
+    """Return the order that a network learns from, or None if ``name`` is no learned order.
 
-    ``learned-order`` begins as upward rank, ``learned-order+BASE`` as BASE: of the ready ops the
-    one that BASE lists first, which is BASE itself where it lists producers first.
+    An untrained ``learned-order`` is upward rank, and ``learned-order+BASE`` takes of the ready ops
+    the one that BASE lists first. That is BASE itself if BASE lists producers first.
     """
     learned, plus, base = name.partition("+")
     if learned != LEARNED:
@@ -324,31 +395,38 @@ def base_of(name: str) -> str | None:
 
 
 def check_network_order(name: str, *also: str) -> None:
-    """Refuse what a network cannot walk in: all but fixed, own, ``coordinate`` and learned ones.
+    """Refuse an order that the graph network cannot walk in.
+
+    It can walk in fixed orders, users' functions, ``coordinate``, learned orders and those of
+    ``also``.
 
     Raises:
-        InputError: The order is none, as ``check_order`` finds.
+        InputError: The order is none of these; see ``check_order``.
     """
-    base = base_of(name)
-    check_order(
-        name if base is None else base, *also, COORDINATE, *(() if base else (LEARNED,))
-    )
+    base = get_base_order(name)
+    if base is None:
+        # No learned order: LEARNED is named only for the error message.
+        check_order(name, *also, COORDINATE, LEARNED)
+    elif base == "":
+        check_order(base, *also, COORDINATE, LEARNED)
+    else:
+        check_order(base, *also, COORDINATE)
 
 
-def _own(name: str) -> Order:
+def _find_function(name: str) -> Order:
+    """Import the user's function that ``module:function`` names."""
     module, _, function = name.rpartition(":")
     return find_callable(module, function, f"order {name!r}")
 
 
 def direction(graph: ComputationGraph, order: IntArray) -> Direction:
-    """Read off which ends of tensors an order lists first. ``order``: [n]"""
+    """Return which ends of tensors an order lists first. ``order``: all ops. [n]"""
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     source, target, _ = graph.edges
     if (position[source] < position[target]).all():
         return Direction.PRODUCERS
-    consumers_first = (position[source] > position[target]).all()
-    if consumers_first:
+    if (position[source] > position[target]).all():
         return Direction.CONSUMERS
     return Direction.NEITHER
 
@@ -370,8 +448,8 @@ def traversal(
         seed: The seed of the ``random`` order.
 
     Raises:
-        InputError: There is no such order; the names are listed. A function failed, or gave no
-            permutation of the ops.
+        InputError: There is no such order; the message lists the names. Or the user's function
+            failed, or did not return a permutation of the ops.
     """
     check_order(name)
     if name in ORDERS:
@@ -380,16 +458,15 @@ def traversal(
         make = None
     if make is not None:
         return make(graph, cost, edge_cost, seed)
+
+    # The user's function may do anything: report its errors, and check its result.
     try:
-        order = np.asarray(_own(name)(graph, cost, edge_cost, seed))
+        order = np.asarray(_find_function(name)(graph, cost, edge_cost, seed))
     except Exception as error:
         raise InputError(f"order {name!r}: it failed: {said(error)}") from None
     ops = np.arange(graph.num_ops)
-    if (
-        order.shape != ops.shape
-        or order.dtype.kind not in "iu"
-        or (np.sort(order) != ops).any()
-    ):
+    is_integer = order.dtype.kind in "iu"
+    if order.shape != ops.shape or not is_integer or (np.sort(order) != ops).any():
         raise InputError(
             f"order {name!r}: it gave no permutation of the graph's {graph.num_ops} ops; return "
             "each of their numbers once, as integers"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.launch.exporting import export_plan
     from gnnplace.launch.from_plan import make_launch_plan, stage_layers
     from gnnplace.launch.importing import (
-        completed,
+        complete_launch_plan,
         find_model_name,
         make_captured_spec,
         with_missing,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.launch.launch_plan import LaunchPlan
     from gnnplace.launch.registry import (
         SCRIPTS,
+        find_launcher_of_file,
         is_launch_file,
-        launcher_of_file,
         read_launch_file,
     )
     from gnnplace.launch.scripted import ScriptedSearch, make_scripted_plan
@@ -53,12 +53,12 @@ __all__ = [
     "LaunchFile",
     "LaunchPlan",
     "ScriptedSearch",
-    "completed",
+    "complete_launch_plan",
     "convert_launch_file",
     "export_plan",
+    "find_launcher_of_file",
     "find_model_name",
     "is_launch_file",
-    "launcher_of_file",
     "launcher_plans",
     "make_captured_spec",
     "make_file_setting",

@@ -1,11 +1,12 @@
-"""Hugging Face accelerate: the YAML of `accelerate launch --config_file` that a plan is written to.
+"""Writes a plan as the YAML file that `accelerate launch --config_file` takes.
 
 Written for accelerate 1.15.0 (`parallelism_config.py`, `commands/config/config_args.py`,
-`commands/launch.py`). It knows replicas, FSDP 2, tensor parallelism by the model's own plan, and
-context parallelism. It has no pipeline stages. Batch, micro-batches and the optimizer are the
-script's: a comment at the head holds them, and is read again.
+`commands/launch.py`). accelerate has replicas, FSDP 2, tensor parallelism by the model's own plan,
+and context parallelism. It has no pipeline stages. The training script decides the batch, the
+micro-batches and the optimizer; a comment at the head of the file keeps what the plan says of them,
+and `accelerate_reading` reads it back.
 
-ZeRO 3 is FSDP 2 that gives parameters back after the forward pass, ZeRO 2 is FSDP 2 that keeps
+ZeRO 3 is FSDP 2 that frees gathered parameters after the forward pass, ZeRO 2 is FSDP 2 that keeps
 them, ZeRO 0 is plain DDP; there is no ZeRO 1. Gradients are reduced in the type of
 `mixed_precision`.
 """
@@ -23,14 +24,16 @@ from gnnplace.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan, heade
 from gnnplace.launch.offloading import EVERYTHING
 
 PRECISION = {"32": "no", "bf16": "bf16", "16": "fp16"}
+"""`mixed_precision` by the number type that a precision of Lightning begins with."""
 HELD = ("batch", "microbatch_size", "optimizer")
+"""Words of a plan that the comment at the head of the file keeps, as no key has them."""
 
 
 def check_degrees(plan: LaunchPlan) -> None:
-    """Check that accelerate has the kinds of parallelism of a plan.
+    """Check that accelerate has every kind of parallelism that a plan uses.
 
     Raises:
-        InfeasibleError: If it lacks one.
+        InfeasibleError: If the plan has pipeline stages or expert parallelism.
     """
     if plan.pp > 1:
         raise InfeasibleError(
@@ -38,29 +41,38 @@ def check_degrees(plan: LaunchPlan) -> None:
             "can run with `gnnplace plan MODEL --cluster C --launcher accelerate`"
         )
     if plan.ep > 1 or plan.etp:
-        raise InfeasibleError("accelerate: has no parallelism of experts beside tp")
+        raise InfeasibleError(
+            "accelerate: has no expert parallelism; take a plan with ep=1 and without etp"
+        )
 
 
 def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """Return the text of a file for `accelerate launch --config_file`.
 
     Args:
-        plan: The plan, of one pipeline stage.
-        lines: Lines for the head of the file.
+        plan: The plan, with one pipeline stage.
+        lines: Lines for the comment at the head of the file.
         gpus: GPUs of a server.
 
     Raises:
-        InfeasibleError: accelerate cannot say it.
+        InfeasibleError: If accelerate cannot run the plan.
     """
     check_degrees(plan)
     if plan.zero == 1 and (plan.dp or 1) > 1:
-        raise InfeasibleError("accelerate: has no ZeRO 1; take 0, 2 or 3")
-    world, dp = plan.world or 1, plan.dp or 1
-    sharded = plan.zero > 1 or plan.tp > 1 or plan.cp > 1
-    kind = "FSDP" if sharded else "MULTI_GPU" if world > 1 else "NO"
+        raise InfeasibleError("accelerate: has no ZeRO 1; take zero=0, 2 or 3")
+    world = plan.world or 1
+    dp = plan.dp or 1
+    # accelerate has tp and cp only with FSDP, whatever the ZeRO stage.
+    uses_fsdp = plan.zero > 1 or plan.tp > 1 or plan.cp > 1
+    if uses_fsdp:
+        distributed_type = "FSDP"
+    elif world > 1:
+        distributed_type = "MULTI_GPU"
+    else:
+        distributed_type = "NO"
     data: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": kind,
+        "distributed_type": distributed_type,
         "mixed_precision": PRECISION[(plan.precision or "32").partition("-")[0]],
         "num_machines": -(-world // gpus),
         "num_processes": world,
@@ -70,7 +82,7 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     }
     if plan.compile:
         data["dynamo_config"] = {"dynamo_backend": "INDUCTOR", "dynamo_mode": "default"}
-    if sharded:
+    if uses_fsdp:
         data["fsdp_config"] = {
             "fsdp_version": 2,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -80,6 +92,7 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         }
         if plan.offload != NONE:
             data["fsdp_config"]["fsdp_offload_params"] = True
+    # A mesh is written if it has more than one dimension. Replicas of a group shard their state.
     if plan.tp > 1 or plan.cp > 1 or (plan.group or dp) < dp:
         group = (plan.group or dp) if plan.zero > 1 else 1
         data["parallelism_config"] = {
@@ -90,73 +103,70 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         }
         if dp // group > 1 and group == 1:
             raise InfeasibleError(
-                "accelerate: tp and cp need replicas that share their state (dp_shard_size); take "
+                "accelerate: replicas beside tp or cp must shard their state (dp_shard_size); take "
                 "zero=2 or zero=3"
             )
-    # Without FSDP checkpointing is the script's, and stands in the head.
-    script_words = (
-        (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
-    )
+    # Without FSDP the script checkpoints activations, so the head says whether it does.
+    script_words: tuple[str, ...] = HELD
+    if plan.recompute == FULL and not uses_fsdp:
+        script_words = (*HELD, "recompute")
     header_lines = [f"# {line}" for line in header(plan, lines, keys=script_words)]
-    return "\n".join(
-        [*header_lines, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)]
-    )
+    text = yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)
+    return "\n".join([*header_lines, text])
 
 
 def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """Yield what accelerate cannot express, one thing at a time.
+    """Replace what accelerate cannot express, one thing at a time.
 
     Yields:
-        A line for the user, and the nearest plan so far that accelerate can express.
+        For each thing a line for the user, and the plan with all replacements so far. The last plan
+        is one that `write_accelerate` takes.
     """
-    for given_up, run in plan.as_it_runs("accelerate", compiles=True):
-        plan = run
-        yield given_up, plan
+    for line, runnable in plan.as_it_runs("accelerate", compiles=True):
+        plan = runnable
+        yield line, plan
     if plan.tp > 1 and not plan.sp:
         plan = replace(plan, sp=True)
         yield (
             "sp=off: accelerate takes the model's own plan, which cuts tokens; it is written",
             plan,
         )
-    sharded = (plan.dp or 1) * plan.cp > 1 and (plan.tp > 1 or plan.cp > 1)
-    if (plan.zero == 1 and (plan.dp or 1) > 1) or (sharded and plan.zero < 2):
-        given_up = f"zero={plan.zero}: accelerate has no ZeRO 1, and none below 2 beside tp or cp"
+    # ZeRO 1 does not exist, and FSDP, which tp and cp need, shards gradients at least.
+    needs_fsdp = (plan.dp or 1) * plan.cp > 1 and (plan.tp > 1 or plan.cp > 1)
+    if (plan.zero == 1 and (plan.dp or 1) > 1) or (needs_fsdp and plan.zero < 2):
+        reason = f"zero={plan.zero}: accelerate has no ZeRO 1, and none below 2 beside tp or cp"
         plan = replace(plan, zero=2)
-        yield f"{given_up}; zero=2 is written", plan
-    kind = plan.recompute.partition(":")[0]
-    if kind not in (NONE, FULL):
-        plan = replace(plan, recompute=NONE if kind == SELECTIVE else FULL)
-        yield (
-            f"recompute={kind}: accelerate has all layers or none; {plan.recompute} is written",
-            plan,
-        )
+        yield f"{reason}; zero=2 is written", plan
+    granularity = plan.recompute.partition(":")[0]
+    if granularity not in (NONE, FULL):
+        plan = replace(plan, recompute=NONE if granularity == SELECTIVE else FULL)
+        reason = f"recompute={granularity}: accelerate has all layers or none"
+        yield f"{reason}; {plan.recompute} is written", plan
     if plan.recompute == FULL and plan.zero < 2 and plan.tp == plan.cp == 1:
-        given_up = (
+        reason = (
             "is the script's where FSDP is off: model.gradient_checkpointing_enable()"
         )
-        yield f"recompute=full: {given_up}", plan
+        yield f"recompute=full: {reason}", plan
     accumulated = (
         plan.dp and plan.batch and plan.microbatch_size and plan.microbatches > 1
     )
     if plan.zero > 1 and accumulated:
-        given_up = (
+        line = (
             f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
             "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
         )
-        yield given_up, plan
-    # Give up what no key of the file can say.
-    for line, run in plan.without_unsayable(
-        "accelerate",
-        zero_groups=(2, 3),
-        gradients="same",
-        offloads=(EVERYTHING,)
-        if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1
-        else (),
-    ):
-        plan = run
         yield line, plan
-    half, _, kind = (plan.precision or "32-true").partition("-")
-    if kind in ("true", "master") and half != "32":
-        given_up = f"precision {plan.precision}: mixed_precision keeps fp32 parameters"
-        plan = replace(plan, precision=f"{half}-mixed")
-        yield f"{given_up}; {plan.precision} is written", plan
+    # Give up what no key of the file can say.
+    offloads: tuple[str, ...] = ()
+    if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1:
+        offloads = (EVERYTHING,)
+    for line, runnable in plan.without_unsayable(
+        "accelerate", zero_groups=(2, 3), gradients="same", offloads=offloads
+    ):
+        plan = runnable
+        yield line, plan
+    number_type, _, parameters = (plan.precision or "32-true").partition("-")
+    if parameters in ("true", "master") and number_type != "32":
+        reason = f"precision {plan.precision}: mixed_precision keeps fp32 parameters"
+        plan = replace(plan, precision=f"{number_type}-mixed")
+        yield f"{reason}; {plan.precision} is written", plan

@@ -20,7 +20,7 @@ from typing import Any
 from gnnplace.errors import FormatError, suggestion
 from gnnplace.files import parse_yaml
 from gnnplace.launch.deepspeed_reading import read_beside
-from gnnplace.launch.keys import Keys, put_values, shown, yaml_lines
+from gnnplace.launch.keys import Keys, format_value, put_values, yaml_lines
 from gnnplace.launch.launch_plan import (
     FULL,
     NONE,
@@ -327,7 +327,8 @@ def _precision(reading: _Reading, kind: str) -> str:
         return "bf16-mixed"
     if not isinstance(half, str) or half not in PRECISIONS:
         raise FormatError(
-            f"{reading.keys.source}: mixed_precision: {shown(half)}: must be no, bf16, fp16 or fp8"
+            f"{reading.keys.source}: mixed_precision: {format_value(half)}: "
+            "must be no, bf16, fp16 or fp8"
         )
     precision = PRECISIONS[half]
     # Half-precision parameters, and a float32 copy in the optimizer.
@@ -406,7 +407,7 @@ def _zero(reading: _Reading, fsdp: Mapping[str, Any]) -> tuple[int, bool]:
     if word not in STRATEGY:
         source = reading.keys.source
         raise FormatError(
-            f"{source}: fsdp_config: {shown(reshard)}: no sharding strategy"
+            f"{source}: fsdp_config: {format_value(reshard)}: no sharding strategy"
         )
     return STRATEGY[word], hybrid
 
@@ -528,6 +529,6 @@ def _count(
 ) -> int:
     value = part.get(name, 1)
     if type(value) is not int or not 1 <= value <= 10**6:
-        reason = f"{shown(value)}: must be a whole number from 1 on"
+        reason = f"{format_value(value)}: must be a whole number from 1 on"
         raise FormatError(f"{source}: {section}.{name}: {reason}")
     return value

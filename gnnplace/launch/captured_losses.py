@@ -33,13 +33,13 @@ from gnnplace.plans import (
     capture_file_chain,
     draft_plan,
     draft_spec,
+    find_layer_bounds,
     from_config,
-    layer_bounds,
-    pricer_of,
+    make_pricer,
     read_orders,
-    realized,
-    recomputing,
+    realize_draft,
     split_by_spec,
+    with_recomputation,
     with_splits,
 )
 from gnnplace.problem import Cluster, with_slack
@@ -140,18 +140,18 @@ class Prices:
         Each draft gives up what the drafts before it do, and comes with a line for the user.
         """
         chain = self.chain
-        pricer = pricer_of(self.chain, MeshFabric(self.cluster), draft.size)
+        pricer = make_pricer(self.chain, MeshFabric(self.cluster), draft.size)
         if not ordered and ":searched" in draft.schedule:
             name = draft.schedule.partition(":")[0]
             draft = replace(draft, schedule=name, rules=None)
             yield f"order of actions: was searched; that of {name} is written", draft
         count = len(draft.stages)
         if base.layers is not None and count > 1:
-            bounds = layer_bounds(chain, base.layers, count)
+            bounds = find_layer_bounds(chain, base.layers, count)
             moved_stages = [
                 k for k, s in enumerate(draft.stages) if s.first != bounds[k]
             ]
-            draft = draft.cut_at(bounds)
+            draft = draft.with_cuts(bounds)
             if moved_stages:
                 numbers = ", ".join(map(str, moved_stages))
                 yield (
@@ -168,7 +168,7 @@ class Prices:
                 )
                 yield reason, split_draft
             draft = split_draft
-        stages = [recomputing(chain, s, base.recompute) for s in draft.stages]
+        stages = [with_recomputation(chain, s, base.recompute) for s in draft.stages]
         if stages != list(draft.stages):
             draft = replace(draft, stages=tuple(stages))
             yield f"recompute: by segments; {base.recompute} is written", draft
@@ -194,7 +194,9 @@ class Prices:
 def _realize(
     chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None
 ) -> Priced:
-    priced = realized(pricer_of(chain, MeshFabric(cluster), draft.size), draft, orders)
+    priced = realize_draft(
+        make_pricer(chain, MeshFabric(cluster), draft.size), draft, orders
+    )
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as it would be written")
     return priced

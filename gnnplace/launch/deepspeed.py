@@ -38,7 +38,7 @@ CPU_OPTIMIZERS = ("adamw", "adam", "lion")
 """Those that it has for the CPU, too (`ops/adam/cpu_adam.py`, `ops/lion/cpu_lion.py`)."""
 
 
-def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
+def iterate_deepspeed_mends(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """Yield what DeepSpeed cannot express, one thing at a time.
 
     Yields:
@@ -139,7 +139,7 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     """Return the text of a JSON configuration for DeepSpeed.
 
     Args:
-        plan: The plan as `nearest_deepspeed` leaves it.
+        plan: The plan as `iterate_deepspeed_mends` leaves it.
         lines: Lines for the head of the file.
         gpus: GPUs of a server. Not written, since DeepSpeed asks its host file.
 

@@ -301,7 +301,7 @@ def parse_plan_keys(keys: Keys) -> LaunchPlan:
         offload=offload or NONE,
         overlap=("gradients",) if overlap and zero not in (0, 3) else (),
         notes=tuple(_notes(keys)),
-        not_priced=tuple(_not_priced(keys, offload)),
+        not_priced=tuple(_iterate_unpriced(keys, offload)),
         lines=_lines(keys),
     )
     header = keys.get(HELD)
@@ -392,7 +392,7 @@ def _offload(keys: Keys, zero: int) -> str | None:
     )
 
 
-def _not_priced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
+def _iterate_unpriced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
     """Yield what changes seconds or bytes and no price counts."""
     for name in OFFLOADS if offload is None else ():
         path = f"zero_optimization.{name}"

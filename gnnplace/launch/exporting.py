@@ -90,7 +90,7 @@ def _export_words(
         losses=(*losses, *unwritten),
         seconds=seconds,
         command=target.command,
-        beside=target.beside(file),
+        beside=target.write_order(file),
     )
 
 
@@ -107,7 +107,7 @@ def _export_captured(
 
         sizes, lacks = find_captured_sizes(model or file.model, file)
     base, given_up = make_launch_plan(plan, sizes)
-    companion = target.beside(file)
+    companion = target.write_order(file)
     if companion is not None:  # the file beside it has the searched order
         given_up = [
             line for line in given_up if not line.startswith("order of actions")

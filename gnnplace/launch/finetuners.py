@@ -160,7 +160,7 @@ def read_axolotl(
         length=reading.count("sequence_len"),
         lines=reading.keys.word_lines(AXOLOTL_KEYS),
     )
-    return _finished(reading, plan, text)
+    return _finish_plan(reading, plan, text)
 
 
 def _offload(reading: YamlReading, zero: int) -> str:
@@ -214,7 +214,7 @@ def read_factory(
     )
     if any(reading.keys.has(key) for key in MEGATRON_DEGREES):
         plan = _with_megatron(reading, plan)
-    return _finished(reading, plan, text)
+    return _finish_plan(reading, plan, text)
 
 
 def _with_megatron(reading: YamlReading, plan: LaunchPlan) -> LaunchPlan:
@@ -286,7 +286,7 @@ def read_trl(
         length=reading.count("max_length") or reading.count("max_seq_length"),
         lines=reading.keys.word_lines(TRL_KEYS),
     )
-    return _finished(reading, plan, text)
+    return _finish_plan(reading, plan, text)
 
 
 def _axolotl_adapters(reading: YamlReading) -> str | None:
@@ -348,7 +348,7 @@ def _note_model(reading: YamlReading, key: str) -> None:
         reading.notes.append(f"{key}: {str(name)[:80]}: give the model as MODEL")
 
 
-def _finished(reading: YamlReading, plan: LaunchPlan, text: str) -> LaunchPlan:
+def _finish_plan(reading: YamlReading, plan: LaunchPlan, text: str) -> LaunchPlan:
     """Return a plan with DeepSpeed's JSON, notes and what the header says."""
     path = reading.get("deepspeed")
     if isinstance(path, str) and path:

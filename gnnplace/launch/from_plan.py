@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan
-from gnnplace.plans import SEARCHED, DecoderSizes, Plan, PlanFile, layer_of
+from gnnplace.plans import SEARCHED, DecoderSizes, Plan, PlanFile, find_layer
 
 LAUNCHED = (
     "gpt2",
@@ -138,7 +138,7 @@ def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
     lines = []
     for k, stage in enumerate(file.stages):
         layers_here = dict.fromkeys(
-            layer for m in stage.modules if (layer := layer_of(m))
+            layer for m in stage.modules if (layer := find_layer(m))
         )
         split = [layer for layer in layers_here if stage_of.setdefault(layer, k) != k]
         if split:
@@ -155,7 +155,7 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
     """Return the word for what is recomputed, and lines on what that word does not say."""
     stages = file.stages
     recomputed_layers = [
-        len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages
+        len({find_layer(m) for m in s.recompute.modules} - {""}) for s in stages
     ]
     if not any(recomputed_layers):
         return NONE, []
@@ -191,9 +191,9 @@ def _first(file: PlanFile, again: list[int]) -> bool:
     """Return whether the recomputed layers of every stage are its first ones."""
     for stage, count in zip(file.stages, again, strict=True):
         stage_modules = list(
-            dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m)))
+            dict.fromkeys(layer for m in stage.modules if (layer := find_layer(m)))
         )
-        if {layer_of(m) for m in stage.recompute.modules} - {""} != set(
+        if {find_layer(m) for m in stage.recompute.modules} - {""} != set(
             stage_modules[:count]
         ):
             return False

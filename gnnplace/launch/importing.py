@@ -19,7 +19,9 @@ from gnnplace.launch.launch_plan import (
 from gnnplace.plans import PlanSpec
 
 
-def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> LaunchPlan:
+def complete_launch_plan(
+    plan: LaunchPlan, devices: int, batch: int | None = None
+) -> LaunchPlan:
     """Return a plan with the replicas and the batch that its file leaves open.
 
     Args:

@@ -109,7 +109,7 @@ class _Resolver:
         """Return the value of one `${...}`."""
         name, colon, argument = expression.partition(":")
         if colon and name in OPERATIONS:
-            return _computed(name, argument)
+            return _compute(name, argument)
         if colon and name in ("oc.env", "env"):
             variable, comma, default = argument.partition(",")
             variable = variable.strip()
@@ -140,7 +140,7 @@ class _Resolver:
         return self._text(part, (*way, *place))
 
 
-def _computed(name: str, argument: str) -> FileValue:
+def _compute(name: str, argument: str) -> FileValue:
     """Return the number that an operation gives, or `MissingValue` if it cannot be computed."""
     try:
         number = OPERATIONS[name]([float(word) for word in argument.split(",")])

@@ -96,7 +96,7 @@ def put_values(
     return changed
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value of a file for a message: at most 40 letters, or the type of a container."""
     plain = value is None or isinstance(value, (str, int, float))
     if plain:
@@ -244,7 +244,9 @@ class Keys:
 
     def fault(self, path: str, told: str) -> FormatError:
         """Return the error that says what is wrong with the value at a path."""
-        return FormatError(f"{self.source}: {path}: {shown(self.get(path))}: {told}")
+        return FormatError(
+            f"{self.source}: {path}: {format_value(self.get(path))}: {told}"
+        )
 
 
 def _walk(part: FileValue, path: str, depth: int) -> Iterator[tuple[str, FileValue]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gnnplace.costs import OPTIMIZERS
 from gnnplace.errors import FormatError, InputError
-from gnnplace.launch.keys import shown
+from gnnplace.launch.keys import format_value
 from gnnplace.launch.layer_details import LayerDetails
 from gnnplace.plans import (
     WORDS,
@@ -445,7 +445,7 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
     for key, value in held.items():
         if key not in kinds or type(value) is not kinds[key]:
             raise FormatError(
-                f"{source}: header: {key}: {shown(value)} is no word of a plan"
+                f"{source}: header: {key}: {format_value(value)} is no word of a plan"
             )
         if getattr(plan, key) == getattr(usual, key):
             values[key] = tuple(held[key]) if key == "layers" else value

@@ -183,7 +183,7 @@ def read_megatron(
     # ms-swift has flags of the same names, and other defaults.
     if flags.swift_command:
         flags.values = megatron_swift.add_defaults(flags.values, text)
-    plan = _checked(_make_plan(flags, run, source), flags, run, source)
+    plan = _check_plan(_make_plan(flags, run, source), flags, run, source)
     unknown = [name for name in flags.values if not is_known(name)]
     notes = list(flags.notes)
     if flags.swift_command:
@@ -237,7 +237,7 @@ def _make_plan(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     return _with_deepspeed(plan, read_deepspeed(text, f"{source}: {path}"), path)
 
 
-def _checked(
+def _check_plan(
     plan: LaunchPlan, flags: FlagSet, run: ShellRun | None, source: str
 ) -> LaunchPlan:
     """Return a plan whose fields agree.
@@ -510,7 +510,7 @@ def _add_words(flags: FlagSet, words: Sequence[Text]) -> None:
             and letters.startswith("--")
             and re.search(r"\s", letters)
         ):
-            _add_words(flags, [part for part in split_words(_unquoted(word))])
+            _add_words(flags, [part for part in split_words(_unquote(word))])
             name = ""
             continue
         match = FLAG.fullmatch(letters) if letters is not None else None
@@ -542,7 +542,7 @@ def _add_words(flags: FlagSet, words: Sequence[Text]) -> None:
                 flags.values[name] += f" {letters}"
 
 
-def _unquoted(word: Text) -> Text:
+def _unquote(word: Text) -> Text:
     return tuple(replace(part, quoted=False) for part in word)
 
 

@@ -330,7 +330,7 @@ def read_nanotron(
         overlap=("tp",) if hidden else (),
         sizes=sizes,
         notes=tuple(notes),
-        not_priced=tuple(_not_priced(keys, name)),
+        not_priced=tuple(_iterate_unpriced(keys, name)),
         lines=keys.word_lines(WORD_KEYS),
     )
     return check_plan_words(plan, source)
@@ -416,7 +416,7 @@ def _starcoder2_sizes(keys: Keys) -> DecoderSizes:
     )
 
 
-def _not_priced(keys: Keys, optimizer: str) -> Iterator[NotPriced]:
+def _iterate_unpriced(keys: Keys, optimizer: str) -> Iterator[NotPriced]:
     """Yield what changes seconds or bytes and no price counts."""
     model = "model.model_config."
     effects = {

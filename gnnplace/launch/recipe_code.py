@@ -336,7 +336,7 @@ class RecipeReader:
         """
         followers: Mapping[type, Callable[[Any, _Frame], None]] = {
             ast.Assign: self._assignment,
-            ast.AnnAssign: self._annotated,
+            ast.AnnAssign: self._read_annotation,
             ast.AugAssign: self._augment,
             ast.Expr: self._evaluate,
             ast.Return: self._return,
@@ -390,7 +390,7 @@ class RecipeReader:
         for target in statement.targets:
             self._assign(target, value, frame)
 
-    def _annotated(
+    def _read_annotation(
         self,
         statement: ast.AnnAssign,
         frame: _Frame,
@@ -548,7 +548,7 @@ class RecipeReader:
             ast.Constant: self._literal,
             ast.Name: self._variable,
             ast.Attribute: self._attribute,
-            ast.Call: self._called,
+            ast.Call: self._read_call,
             ast.List: self._elements,
             ast.Set: self._elements,
             ast.Tuple: self._tuple,
@@ -559,7 +559,7 @@ class RecipeReader:
             ast.BoolOp: self._boolean,
             ast.UnaryOp: self._negation,
             ast.Compare: self._comparison,
-            ast.JoinedStr: self._formatted,
+            ast.JoinedStr: self._read_formatted,
             ast.ListComp: self._comprehension,
             ast.GeneratorExp: self._comprehension,
         }
@@ -783,7 +783,7 @@ class RecipeReader:
             first_operand = second_operand
         return True
 
-    def _formatted(
+    def _read_formatted(
         self,
         node: ast.JoinedStr,
         frame: _Frame,
@@ -818,7 +818,7 @@ class RecipeReader:
 
     # Calls.
 
-    def _called(
+    def _read_call(
         self,
         node: ast.Call,
         frame: _Frame,
@@ -832,7 +832,7 @@ class RecipeReader:
             elif isinstance(value, dict):
                 keywords.update(value)
         if isinstance(node.func, ast.Name):
-            return self._of_function(node, node.func.id, arguments, keywords, frame)
+            return self._read_function(node, node.func.id, arguments, keywords, frame)
         if not isinstance(node.func, ast.Attribute):
             return NOT_KNOWN
         owner = self._value(node.func.value, frame)
@@ -845,7 +845,7 @@ class RecipeReader:
         name = ast.unparse(node.func)
         return _make(name, arguments, keywords, node, frame)
 
-    def _of_function(
+    def _read_function(
         self,
         node: ast.Call,
         name: str,

@@ -45,8 +45,8 @@ class Launcher:
             comment.
         command: The command that starts a run by its file, FILE.
         framework: The framework whose times and bytes a run has.
-        beside: Returns the order of actions as a file beside its file, FILE with `.csv`; None where
-            its file says the order.
+        write_order: Returns the text of a file with the order of actions, which stands beside its
+            file as FILE with `.csv`; None if its own file has the order.
         check_degrees: Raises `InfeasibleError` where it lacks a kind of parallelism of a plan, as
             `write` does too.
         scalings: Kinds of rotary scaling that its file says; None: it says nothing of layers.
@@ -59,7 +59,7 @@ class Launcher:
     script_fields: tuple[str, ...]
     command: str
     framework: str
-    beside: Callable[[PlanFile], str | None] = lambda plan: None
+    write_order: Callable[[PlanFile], str | None] = lambda plan: None
     check_degrees: Callable[[LaunchPlan], None] = lambda plan: None
     scalings: tuple[str, ...] | None = None
     own_types: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ _LAUNCHERS: Mapping[str, Launcher] = {
     "deepspeed": Launcher(
         deepspeed.write_deepspeed,
         deepspeed_reading.read_deepspeed,
-        deepspeed.nearest_deepspeed,
+        deepspeed.iterate_deepspeed_mends,
         ("pp", "layers", "recompute"),
         "deepspeed train.py --deepspeed_config FILE",
         "megatron-deepspeed",
@@ -235,12 +235,12 @@ def read_launch_file(
         FormatError: If the file cannot be read as such. The message names the place and the reason.
         InputError: If there is no such launcher.
     """
-    name = launcher or launcher_of_file(path)
+    name = launcher or find_launcher_of_file(path)
     plan = get_reader(name).read(launch_text(path), str(path), values or {})
     return replace(plan, source=str(path))
 
 
-def launcher_of_file(path: str | Path) -> str:
+def find_launcher_of_file(path: str | Path) -> str:
     """Return the name of the launcher that a file is for.
 
     Raises:

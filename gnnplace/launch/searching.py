@@ -16,7 +16,7 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.importing import (
     check_expert_groups,
     check_known,
-    completed,
+    complete_launch_plan,
     find_priced_optimizer,
     list_assumed_values,
 )
@@ -43,12 +43,12 @@ from gnnplace.plans import (
     check_framework,
     cut_layers,
     find_decoder,
-    groups_of,
+    iterate_groups,
     list_zero_stages,
     make_pricing_setting,
-    only_modes,
     price,
     search_specs,
+    select_modes,
     with_adapters,
 )
 from gnnplace.problem import Cluster, list_device_counts
@@ -122,7 +122,7 @@ def price_launch_plan(
         InputError: If a value is missing or cannot be priced.
     """
     devices = resolve_cluster(cluster)
-    plan = completed(plan, devices.num_devices, batch)
+    plan = complete_launch_plan(plan, devices.num_devices, batch)
     check_known(plan)
     decoder = _decoder(model, plan, devices.num_devices)
     # A file that leaves the sizes to a checkpoint still says on how many shards experts are.
@@ -249,12 +249,12 @@ class LauncherSearch:
             if offload not in (NOTHING, *TRAITS[name].offloads):
                 continue
             space = self._space(launcher, name, num_devices, offload)
-            answer = self._find_on(space, launcher, num_best)
+            answer = self._find_among(space, launcher, num_best)
             if answer is not None:
                 answers.append(answer)
         return min(answers, key=lambda one: one.best[0].seconds, default=None)
 
-    def _find_on(
+    def _find_among(
         self, space: SpecSpace, launcher: str, num_best: int
     ) -> LaunchAnswer | None:
         """Return a launcher's fastest plan among those of a space, or None if it can run none."""
@@ -374,7 +374,7 @@ class LauncherSearch:
         num_devices = self.used_devices
         has_degrees = self._has_degrees(launcher, setting)
         # A batch of as many examples as devices is divided by all replicas that there may be.
-        groups = groups_of(setting, num_devices, num_devices, self.modes)
+        groups = iterate_groups(setting, num_devices, num_devices, self.modes)
         replicas = sorted(
             {group.spec.dp for group in groups if has_degrees(group.spec)}
         )
@@ -440,7 +440,7 @@ class LauncherSearch:
         if launcher == OWN:
             # Our runner has neither groups nor modes.
             return lambda spec: (
-                spec.zero_group is None and only_modes(spec) == PlanSpec()
+                spec.zero_group is None and select_modes(spec) == PlanSpec()
             )
         target = get_launcher(launcher)
         has_framework = self.framework is not None
@@ -452,7 +452,7 @@ class LauncherSearch:
                 has_framework
                 or find_framework(launcher, plan) == setting.framework.name
             )
-            return is_priced and can_say(target, plan, network)
+            return is_priced and can_express(target, plan, network)
 
         return accepts
 
@@ -588,7 +588,7 @@ def make_launch_plan(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
     )
 
 
-def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bool:
+def can_express(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bool:
     """Return whether a launcher can express a plan as it is.
 
     Args:

@@ -18,14 +18,11 @@ from gnnplace.launch.searching import LaunchAnswer, LauncherSearch, make_launch_
 from gnnplace.launch.trades import (
     FINE_STEP,
     device_frontier,
-    least_memory,
+    find_leanest_plan,
     memory_frontier,
 )
 from gnnplace.plans import (
-    FEWEST,
-    LEANEST,
     OWN,
-    TIME,
     AlternativeEntry,
     DecoderSizes,
     NamedModel,
@@ -39,14 +36,14 @@ from gnnplace.plans import (
     build_named_chain,
     find_decoder,
     find_memory_limit,
+    make_plan,
     make_pricing_setting,
     parse_spec,
-    plan_of,
     price,
     price_spec,
     with_adapters,
 )
-from gnnplace.problem import Cluster, with_slack
+from gnnplace.problem import Cluster, SearchGoal, with_slack
 
 NOTABLE = 5e-4
 """By how much a launcher's plan must be slower than its framework's fastest to be said."""
@@ -104,7 +101,7 @@ def launcher_plans(
         if name not in plans:
             return math.inf
         plan = plans[name][0]
-        if options.goal == LEANEST:
+        if options.goal == SearchGoal.MEMORY:
             return max(memory.all for memory in plan.file.memory.values())
         return plan.step_time
 
@@ -116,7 +113,7 @@ def launcher_plans(
     }
     file = best.file.model_copy(update=keys)
     notices = best.notices
-    if options.launcher is not None and options.goal != LEANEST:
+    if options.launcher is not None and options.goal != SearchGoal.MEMORY:
         notices += _slower_than_free(search, options.launcher, best.step_time)
     return [replace(best, file=file, notices=notices), *slower]
 
@@ -146,7 +143,7 @@ def price_words(
     answer = search.price_given(options.launcher, spec)
     setting = answer.setting
     chain = build_named_chain(named.row, setting)
-    plan = plan_of(chain, cluster, price_spec(setting, spec))
+    plan = make_plan(chain, cluster, price_spec(setting, spec))
     words = {
         "words": str(spec),
         "launcher": options.launcher,
@@ -174,10 +171,10 @@ def _make_searches(
         framework=options.framework,
         environment=options.environment,
         memory_limit=find_memory_limit(cluster),
-        fewest=options.goal == FEWEST,
+        fewest=options.goal == SearchGoal.GPUS,
         rate=options.rate,
         modes=options.modes or PlanSpec(),
-        offloads=options.goal == TIME
+        offloads=options.goal == SearchGoal.TIME
         and options.rate is None
         and options.trades is None,
         budget=options.budget,
@@ -199,8 +196,8 @@ def _find(
             f"{OWN}: runs a model with its adapters by module:callable, which makes them; --lora "
             f"{adapters} is priced for other launchers"
         )
-    if options.goal == LEANEST:
-        return least_memory(search, launcher)
+    if options.goal == SearchGoal.MEMORY:
+        return find_leanest_plan(search, launcher)
     return search.find(launcher, num_best=options.top)
 
 
@@ -210,7 +207,7 @@ def _trades(
     """Return a launcher's plans that trade time for memory or devices, where they are asked for."""
     if options.trades is None:
         return []
-    if options.trades == LEANEST:
+    if options.trades == SearchGoal.MEMORY:
         plans = memory_frontier
     else:
         plans = device_frontier
@@ -290,12 +287,12 @@ def _make_plans(
     )
     if bound is not None and bound < step * (1 - 1e-9):
         claim = f"no plan that {who} takes less than the bound, at the prices of {answer.framework}"
-    if options.goal == LEANEST:
+    if options.goal == SearchGoal.MEMORY:
         bound = None
         claim = f"none of the plans that {who} has {FINE_STEP:.0%} less on its fullest device"
     plans: list[Plan] = []
     for spec_answer in answer.best:
-        plan = plan_of(chain, setting.cluster, price_spec(setting, spec_answer.spec))
+        plan = make_plan(chain, setting.cluster, price_spec(setting, spec_answer.spec))
         words = {
             "words": str(spec_answer.spec),
             "launcher": launcher,
@@ -324,7 +321,7 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
     chain = build_named_chain(named.row, setting)
     if chain.fingerprint != file.fingerprint:
         raise MismatchError(f"{file.model}: the plan is of a model with other sizes")
-    priced = plan_of(chain, cluster, price_spec(setting, parse_spec(file.words)))
+    priced = make_plan(chain, cluster, price_spec(setting, parse_spec(file.words)))
     copied = ("words", "launcher", "environment", "gradients", "lower_bound", "claim")
     words = {name: getattr(file, name) for name in copied}
     return replace(priced, file=priced.file.model_copy(update=words))

@@ -86,7 +86,7 @@ def find_told_launcher(text: str, source: str) -> str:
         for unread, pattern in UNREAD.items():
             if re.search(pattern, text):
                 raise FormatError(f"{source}: is a file of {unread}, which is not read")
-        name = _told_by_signs(text, suffix)
+        name = _find_by_signs(text, suffix)
         if name is not None:
             return name
     launchers = ", ".join((*SIGNS, "megatron-lm", "megatron-deepspeed"))
@@ -104,7 +104,7 @@ def _shell_launcher(text: str) -> str:
     return "megatron-lm"
 
 
-def _told_by_signs(text: str, suffix: str) -> str | None:
+def _find_by_signs(text: str, suffix: str) -> str | None:
     """Return the launcher whose keys a file has, or None if it has those of none."""
     order: tuple[str, ...]
     if suffix == ".json":

@@ -351,10 +351,9 @@ def schedule_csv(plan: PlanFile) -> str | None:
     if not plan.schedule.startswith("zero-bubble"):
         return None
     # Orders are compiled, which takes a while to import and reading a file does not need.
-    from gnnplace.plans import as_csv
-    from gnnplace.plans import parsed_actions as parsed
+    from gnnplace.plans import as_csv, parse_rows
 
-    return as_csv(parsed(plan.actions, "plan"), len(plan.stages))
+    return as_csv(parse_rows(plan.actions, "plan"), len(plan.stages))
 
 
 def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
@@ -406,7 +405,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     if family is None:
         needed, body = _find_known_model(base, plan.details)
     else:
-        base = family.base_of(sizes)
+        base = family.find_base(sizes)
         needed, body = model_imports(family, sizes), config_lines(plan.details)
         model = ["", *model_lines(family, sizes, plan.details)]
     imports += needed
@@ -617,7 +616,7 @@ def _read_function(
     # Statements count in their order: what a later one sets replaces what a base function set.
     for node in (x for statement in functions[name].body for x in ast.walk(statement)):
         if isinstance(node, ast.Call):
-            base = _dotted(node.func).rpartition(".")[2]
+            base = _join_dotted(node.func).rpartition(".")[2]
             if base in functions and base != name and depth < MOST_CALLS:
                 data, model = _read_function(functions, base, depth + 1)
             elif base in MODELS and base not in functions:
@@ -641,7 +640,7 @@ def _read_function(
         elif isinstance(node, ast.Assign) and isinstance(
             node.targets[0], ast.Attribute
         ):
-            path = _dotted(node.targets[0]).split(".")[1:]
+            path = _join_dotted(node.targets[0]).split(".")[1:]
             if path == ["activation_checkpoint"]:
                 data["activation_checkpoint"] = _checkpointing(node.value)
             elif len(path) == 2 and path[0] in CONFIGS.values():
@@ -665,7 +664,7 @@ def _converters(call: ast.Call) -> list[str]:
     """Return the names of what a model's configuration is converted by, such as to float8."""
     values = [k.value for k in call.keywords if k.arg == "converters"]
     calls = [
-        _dotted(node.func)
+        _join_dotted(node.func)
         for value in values
         for node in ast.walk(value)
         if isinstance(node, ast.Call)
@@ -703,11 +702,13 @@ def _base_settings(base: str) -> dict[str, Any]:
 
 
 def _checkpointing(node: ast.expr) -> str:
-    name = _dotted(node.func if isinstance(node, ast.Call) else node).partition(".")[0]
+    name = _join_dotted(node.func if isinstance(node, ast.Call) else node).partition(
+        "."
+    )[0]
     return RECOMPUTE.get(name, NONE)
 
 
-def _dotted(node: ast.expr) -> str:
+def _join_dotted(node: ast.expr) -> str:
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

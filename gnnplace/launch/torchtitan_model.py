@@ -80,7 +80,7 @@ class Family:
     option: str
     registry: str
 
-    def base_of(self, sizes: DecoderSizes) -> str:
+    def find_base(self, sizes: DecoderSizes) -> str:
         """Return the function whose configuration a plan for a model of these sizes begins with."""
         return self.base if sizes.experts is None else self.expert_base
 
@@ -475,7 +475,7 @@ def model_imports(family: Family, sizes: DecoderSizes) -> list[str]:
         *(blocks if helpers else []),
         "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init",
         f"from {package} import {', '.join(sorted(registered))}",
-        f"from {package}.config_registry import {family.base_of(sizes)}",
+        f"from {package}.config_registry import {family.find_base(sizes)}",
     ]
 
 

@@ -296,7 +296,7 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
         length=length,
         unknown_model=unknown_model,
         notes=tuple(_notes(keys)),
-        not_priced=tuple(_not_priced(keys, mode, optimizer, zero)),
+        not_priced=tuple(_iterate_unpriced(keys, mode, optimizer, zero)),
         lines=_lines(keys, shard_place, local_place),
     )
 
@@ -452,7 +452,7 @@ def _notes(keys: Keys) -> Iterator[str]:
         yield f"schedule {schedule}: priced as interleaved"
 
 
-def _not_priced(
+def _iterate_unpriced(
     keys: Keys, mode: str, optimizer: str, zero: int
 ) -> Iterator[NotPriced]:
     """Yield the keys that change seconds or bytes and that no price counts.

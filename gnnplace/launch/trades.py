@@ -1,14 +1,17 @@
-"""Plans that trade step time for less memory or fewer devices, each the fastest of its kind.
+"""Searches plans that trade step time for less memory or fewer devices.
 
-FT and TensorOpt (Cai et al., 2020, arXiv 2004.10856) ask three questions of the plans that are best
-in time and memory: the least time within a memory, the least memory within a time, the fewest
-devices. A search answers the first; the others ask it again with less memory, or fewer devices.
+FT and TensorOpt (Cai et al., 2020, arXiv 2004.10856) ask three questions of the plans that are
+Pareto-optimal in time and memory: the least time within a memory, the least memory within a time,
+and the fewest devices. A search by time answers the first. The others repeat that search with less
+memory, or with fewer devices.
 
-The frontier of memory is walked from the fastest plan down: each next search may use `STEP` less
-than the plan before it reserves, until nothing fits. Between two of its plans none is both faster
-than the second and leaner than the first by more than that step.
+The frontier of memory is walked from the fastest plan down. Each search may use at most
+1 - `STEP` of the bytes that the previous plan reserves, until nothing fits. So between two
+neighbours of the frontier there is no plan that is faster than the second and reserves less than
+that part of the first.
 
-Complexity: a search for each plan of the frontier; for the least memory some six more.
+Complexity: one search for each plan of the frontier. The least memory takes about six
+more: each that finds nothing halves the distance between its limit and the leanest plan.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from gnnplace.launch.searching import LaunchAnswer, LauncherSearch
 from gnnplace.problem import list_device_counts
 
 STEP = 0.1
-"""By how much less each plan of a frontier of memory may use."""
+"""Part of a plan's bytes by which the next one of the memory frontier must be smaller."""
 FINE_STEP = 0.01
-"""How closely the least memory is found."""
+"""Part of a plan's bytes to within which the least memory is found."""
 
 
 def memory_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAnswer]:
@@ -34,7 +37,7 @@ def memory_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAns
         launcher: The launcher's name.
 
     Raises:
-        InfeasibleError: If nothing fits that the launcher can run.
+        InfeasibleError: If the launcher can run no plan that fits.
     """
     answer = search.find(launcher)
     yield answer
@@ -47,20 +50,22 @@ def memory_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAns
         yield answer
 
 
-def least_memory(search: LauncherSearch, launcher: str) -> LaunchAnswer:
+def find_leanest_plan(search: LauncherSearch, launcher: str) -> LaunchAnswer:
     """Return a launcher's plan with the least memory, to within `FINE_STEP`.
 
-    Where the search has a rate, of those that reach it.
+    If the search has a rate, only plans that reach it count.
 
     Args:
         search: The search of the model on the cluster.
         launcher: The launcher's name.
 
     Raises:
-        InfeasibleError: If nothing fits that the launcher can run, or reaches the rate.
+        InfeasibleError: If the launcher can run no plan that fits and reaches the rate.
     """
     answer = search.find(launcher)
-    factor = 0.5  # part of the bytes that the leanest plan so far reserves
+    # The limit of the next search, as a part of what the leanest plan so far reserves. If nothing
+    # fits, the limit goes halfway back to that plan's bytes; if a plan fits, it is the leanest.
+    factor = 0.5
     while factor < 1 - FINE_STEP / 2:
         try:
             answer = with_memory_below(search, answer, factor).find(launcher)
@@ -72,27 +77,36 @@ def least_memory(search: LauncherSearch, launcher: str) -> LaunchAnswer:
 def device_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAnswer]:
     """Yield a launcher's fastest plans on more and more devices: powers of two, then all of them.
 
-    Numbers of devices on which nothing fits, or which make no more tokens a second, are left out.
+    A number of devices is left out if nothing fits on it, or if its plan makes no more tokens a
+    second than that of fewer devices.
 
     Args:
         search: The search of the model on the cluster.
         launcher: The launcher's name.
     """
-    rate = 0.0
+    best_rate = 0.0  # tokens a second
     for count in list_device_counts(search.cluster.num_devices):
         try:
             answer = replace(search, num_devices=count).find(launcher)
         except InfeasibleError:
             continue
-        if (answer.answer.tokens_per_second or 0.0) > rate:
-            rate = answer.answer.tokens_per_second or 0.0
+        rate = answer.answer.tokens_per_second or 0.0
+        if rate > best_rate:
+            best_rate = rate
             yield answer
 
 
 def with_memory_below(
     search: LauncherSearch, answer: LaunchAnswer, factor: float
 ) -> LauncherSearch:
-    """Return a search whose devices have a part of the bytes that a plan reserves."""
+    """Return the search with devices that have only a part of the bytes that a plan reserves.
+
+    Args:
+        search: The search that found the plan.
+        answer: The plan with its price.
+        factor: The part of the plan's peak, between 0 and 1.
+    """
+    # The search takes a device's memory; a plan's peak must fit the usable part of it.
     usable = answer.setting.framework.constants["usable"]
     assert answer.answer.peak is not None
     limit = factor * answer.answer.peak / usable

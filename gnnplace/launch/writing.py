@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 from gnnplace.costs import TRAITS
 from gnnplace.errors import InputError
-from gnnplace.launch.importing import completed
+from gnnplace.launch.importing import complete_launch_plan
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.registry import Launcher, find_framework, get_launcher
 from gnnplace.plans import DecoderSizes, find_decoder, format_layers
@@ -281,7 +281,7 @@ def convert_launch_file(
         raise InputError(
             f"{plan.source}: does not say the number of devices; give --gpus N"
         )
-    plan = completed(plan, gpus or plan.world or 1, batch)
+    plan = complete_launch_plan(plan, gpus or plan.world or 1, batch)
     if plan.microbatch_size is None or plan.batch is None:
         raise InputError(
             f"{plan.source}: does not say the micro-batch; give --microbatch-size and --batch"

@@ -8,18 +8,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.measurements.calibration import Calibrated as Calibrated
     from gnnplace.measurements.calibration import Calibration as Calibration
     from gnnplace.measurements.calibration import Forward as Forward
+    from gnnplace.measurements.calibration import apply_calibration as apply_calibration
     from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.measurements.calibration import (
         calibrate_cluster as calibrate_cluster,
     )
-    from gnnplace.measurements.calibration import calibrated as calibrated
     from gnnplace.measurements.calibration import cross_validated as cross_validated
     from gnnplace.measurements.calibration import fit as fit
     from gnnplace.measurements.calibration import mean_overlap as mean_overlap
     from gnnplace.measurements.calibration import read_calibration as read_calibration
     from gnnplace.measurements.calibration import write_calibration as write_calibration
-    from gnnplace.measurements.candidates import Candidate as Candidate
-    from gnnplace.measurements.candidates import draw_candidates as draw_candidates
     from gnnplace.measurements.fidelity import FidelityRow as FidelityRow
     from gnnplace.measurements.fidelity import Study as Study
     from gnnplace.measurements.fidelity import link_residuals as link_residuals
@@ -45,12 +43,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.measurements.samples import Sample as Sample
     from gnnplace.measurements.samples import agreement as agreement
     from gnnplace.measurements.samples import ceiling as ceiling
-    from gnnplace.measurements.samples import clocked as clocked
     from gnnplace.measurements.samples import find_fastest as find_fastest
     from gnnplace.measurements.samples import halves as halves
     from gnnplace.measurements.samples import read_samples as read_samples
-    from gnnplace.measurements.samples import settled as settled
+    from gnnplace.measurements.samples import settle_step_times as settle_step_times
     from gnnplace.measurements.samples import shortest as shortest
+    from gnnplace.measurements.samples import summarize_steps as summarize_steps
     from gnnplace.measurements.store import MeasurementStore as MeasurementStore
     from gnnplace.measurements.store import Selection as Selection
     from gnnplace.measurements.store import open_store as open_store

@@ -1,4 +1,8 @@
-"""How well one model's placements were predicted, and which ops and which links are off."""
+"""How well one model's placements were predicted, and which ops and links were predicted badly.
+
+``Study`` has the measurements and results of a study. ``op_residuals`` and ``link_residuals``
+compare the predicted seconds of single ops and messages with measured ones.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,17 @@ from gnnplace.simulation import sender_seconds
 
 @dataclass
 class FidelityRow:
-    """One placement.
+    """One placement of a study: predicted and measured seconds of a step.
 
     Attributes:
         name: The placer, or the variation of one, that made the placement.
-        predicted: Seconds of a step by the problem as it was profiled.
-        measured: Seconds of the shortest step of all rounds; None if it failed.
-        typical: Seconds of a step, medians settled over the rounds.
+        predicted: Seconds predicted from the problem as it was profiled.
+        measured: Seconds of the shortest step of all rounds; None if the run failed.
+        typical: Seconds of a typical step, from the median steps of the rounds.
+        calibrated: Seconds predicted with parameters that were fitted to other placements.
+        error: Why the placement was not measured; empty if it was.
         rounds: Seconds of the shortest step of every round.
         medians: Seconds of the median step of every round.
-        calibrated: Seconds, by parameters fitted to other placements.
-        error: Why it was not measured; empty where it was.
     """
 
     name: str
@@ -47,20 +51,19 @@ class Study:
         model: The model, as a command names it.
         cluster: The cluster, as the caller named it.
         problem: The problem as it was profiled.
-        mode: ``measured`` or ``emulated``, as all runs were.
-        rows: What each placement was predicted and measured to take.
-        samples: Placements that were measured in every round.
-        steps: Measured steps, by the placement's name.
+        mode: ``measured`` or ``emulated``; all runs have one mode.
+        rows: Predicted and measured seconds of each placement.
+        samples: The placements that were measured in every round.
+        steps: Measured steps by the name of the placement.
         runs: Names of the runs in the store.
-        calibration: Fitted to all samples.
-        overlap: The overlap of computing and sending, in the best placement; for the calibration.
-        note: Why there is no agreement, where there is none.
-        repeated: The agreement of one half of the rounds with the other, shortest steps.
+        repeated: Agreement of the shortest steps of one half of the rounds with the other half's.
         typical_repeated: The same of median steps.
-        before: The agreement of predictions as profiled with shortest steps.
-        after: The agreement of predictions that are calibrated on other placements with shortest
-            steps.
-        typical: The agreement of these with median steps.
+        calibration: The calibration that was fitted to all samples.
+        overlap: Mean number of other devices at work in the best placement; for the calibration.
+        note: Why there is no agreement; empty if there is one.
+        before: Agreement of predictions from profiled seconds with shortest steps.
+        after: Agreement of predictions that are calibrated on other placements with shortest steps.
+        typical: Agreement of these predictions with median steps.
     """
 
     model: str
@@ -82,7 +85,7 @@ class Study:
 
     @property
     def title(self) -> str:
-        """Return what was studied, in a few words."""
+        """Return a title: model, cluster and micro-batches."""
         return (
             f"{self.model} on {self.cluster}, {self.problem.microbatches} micro-batches"
         )
@@ -90,13 +93,14 @@ class Study:
 
 @dataclass(frozen=True)
 class OpResidual:
-    """One op over all runs.
+    """The predicted and measured seconds of one op, over all runs.
 
     Attributes:
         op: The name of the op.
-        module: Where it comes from, if that is known.
-        predicted: Seconds by the problem, median over the devices that it ran on.
-        measured: Median seconds by the worker's own clock, which other processes do not slow down.
+        module: The path of the module that it comes from; None if that is not known.
+        predicted: Seconds in the problem, median over the runs.
+        measured: Median seconds by its worker's processor clock, which other processes do not
+            slow down.
     """
 
     op: str
@@ -106,20 +110,20 @@ class OpResidual:
 
     @property
     def excess(self) -> float:
-        """Return by how many seconds it takes longer than predicted."""
+        """Return the measured seconds beyond the predicted ones."""
         return self.measured - self.predicted
 
 
 @dataclass(frozen=True)
 class LinkResidual:
-    """The error of predicted messages over one link.
+    """The predicted and measured seconds of messages over one link.
 
     Attributes:
         source: The name of the device that sends.
         target: The name of the device that receives.
-        messages: How many were measured.
-        predicted: Mean seconds of the sender a message, by the link.
-        measured: Mean over the messages of their median seconds.
+        messages: The number of messages that were measured.
+        predicted: Mean seconds that the link says a message takes of its sender.
+        measured: Mean of the messages' measured seconds, each a median over the steps.
     """
 
     source: str
@@ -132,61 +136,72 @@ class LinkResidual:
 def op_residuals(
     samples: Sequence[Sample], steps: Mapping[str, Sequence[StepRecord]]
 ) -> list[OpResidual]:
-    """Return the residuals of all ops, the largest number of seconds first.
+    """Return the residuals of all ops, the largest one first.
 
     Args:
-        samples: Runs with their problems.
-        steps: The steps of every run, by its name.
+        samples: Measured runs with their problems.
+        steps: The steps of every run, by the run's name.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     predicted: dict[str, list[float]] = defaultdict(list)
     module: dict[str, str | None] = {}
     for sample in samples:
         problem = sample.problem
-        rows = steps.get(sample.run or "", ())
+        run_steps = steps.get(sample.run or "", ())
         for i, name in enumerate(problem.graph.names):
-            spans = [row.ops[name] for row in rows if name in row.ops]
-            if spans:
-                measured[name].append(median(busy for _, _, busy in spans))
-                predicted[name].append(
-                    float(problem.times[i, sample.placement.device[i]])
-                )
-                module[name] = problem.module[i]
+            spans = [step.ops[name] for step in run_steps if name in step.ops]
+            if not spans:
+                continue
+            device = sample.placement.device[i]
+            measured[name].append(median(busy for _, _, busy in spans))
+            predicted[name].append(float(problem.times[i, device]))
+            module[name] = problem.module[i]
     residuals = [
-        OpResidual(name, module[name], median(predicted[name]), median(values))
-        for name, values in measured.items()
+        OpResidual(
+            op=name,
+            module=module[name],
+            predicted=median(predicted[name]),
+            measured=median(seconds),
+        )
+        for name, seconds in measured.items()
     ]
-    return sorted(residuals, key=lambda r: -abs(r.excess))
+    return sorted(residuals, key=lambda residual: -abs(residual.excess))
 
 
 def link_residuals(
     samples: Sequence[Sample], steps: Mapping[str, Sequence[StepRecord]]
 ) -> list[LinkResidual]:
-    """Return the residuals of all links by name, counting only the sender's own time.
+    """Return the residuals of all links, sorted by the names of their devices.
+
+    Only the seconds that a message takes of its sender are compared.
 
     Args:
-        samples: Measured runs; the messages of emulated ones are simulated and say nothing.
-        steps: The steps of every run, by its name.
+        samples: Measured runs. Messages of emulated runs are simulated, and show nothing.
+        steps: The steps of every run, by the run's name.
     """
+    # Predicted and measured seconds of each message, by link.
     costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
         links = {
             (link.source, link.target): link for link in sample.problem.cluster.links
         }
+        # Seconds of each message in the steps of this run.
         spans: dict[tuple[str, str, str, float], list[float]] = defaultdict(list)
-        for row in steps.get(sample.run or "", ()):
-            for value, _, source, target, size, start, finish in row.transfers:
+        for step in steps.get(sample.run or "", ()):
+            for value, _, source, target, size, start, finish in step.transfers:
                 spans[value, source, target, size].append(finish - start)
         for (_, source, target, size), seconds in spans.items():
             link = links[source, target]
             costs[source, target].append((sender_seconds(link, size), median(seconds)))
-    return [
-        LinkResidual(
-            source,
-            target,
-            len(rows),
-            sum(p for p, _ in rows) / len(rows),
-            sum(m for _, m in rows) / len(rows),
+
+    residuals = []
+    for (source, target), messages in sorted(costs.items()):
+        residual = LinkResidual(
+            source=source,
+            target=target,
+            messages=len(messages),
+            predicted=sum(predicted for predicted, _ in messages) / len(messages),
+            measured=sum(measured for _, measured in messages) / len(messages),
         )
-        for (source, target), rows in sorted(costs.items())
-    ]
+        residuals.append(residual)
+    return residuals

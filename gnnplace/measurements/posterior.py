@@ -31,7 +31,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.measurements.calibration import (
     Calibration,
     Forward,
-    calibrated,
+    apply_calibration,
     mean_overlap,
 )
 from gnnplace.measurements.objective import Measured
@@ -52,6 +52,7 @@ REACH = 0.3
 FAILURE, SURE = 2.0, 0.015
 """How much slower a failure counts, and the deviation of its log: it is no noise."""
 ORDER = 0.03
+TINY = 1e-300  # seconds; takes the place of a zero that would be divided by
 """Distance of two placements that differ in the order of their ops alone."""
 LEFT, LEFT_WEIGHT = 0.03, 2.0
 """Share that the simulator is off by, beforehand, and for how many measurements that stands."""
@@ -221,7 +222,7 @@ class Posterior:
     @property
     def problem(self) -> Problem:
         """Return the corrected problem, for placers and their simulator."""
-        return calibrated(self.ops.problem, self.calibration, self._overlap)
+        return apply_calibration(self.ops.problem, self.calibration, self._overlap)
 
     def drawn(self, rng: np.random.Generator) -> Problem:
         """Return the corrected problem as it might be: what is in doubt is drawn."""
@@ -315,22 +316,35 @@ class Posterior:
 
 
 def distance(problem: Problem, first: Placement, second: Placement) -> float:
-    """Share of the work that two placements have on different devices.
+    """Return the share of the work that two placements have on different devices.
 
-    Devices of one kind may change names. Placements with the same devices in another order are
-    ``ORDER`` apart.
+    Devices of one kind are interchangeable: they are renamed so that the share is least. Different
+    sequences add ``ORDER``.
+
+    Args:
+        problem: The problem, whose times are the work.
+        first: A placement; the work of an op is its time there.
+        second: Another placement.
     """
+    from scipy.optimize import linear_sum_assignment  # late: a tenth of a second
+
     kinds = np.array([device.kind for device in problem.cluster.devices])
     times = np.where(np.isfinite(problem.times), problem.times, 0.0)
     work = times[np.arange(len(times)), first.device]
-    from scipy.optimize import linear_sum_assignment
 
+    # Work that device d of the first and device e of the second placement share; 0 for devices of
+    # different kinds. The best renaming is the assignment with the most shared work.
     shared = np.zeros((len(kinds), len(kinds)))
     np.add.at(shared, (first.device, second.device), work)
-    shared[kinds[:, None] != kinds[None, :]] = 0.0
+    is_other_kind = kinds[:, None] != kinds[None, :]
+    shared[is_other_kind] = 0.0
     rows, columns = linear_sum_assignment(-shared)
-    far = 1.0 - float(shared[rows, columns].sum()) / max(float(work.sum()), 1e-300)
-    return max(far, 0.0) + (0.0 if _same_order(first, second) else ORDER)
+    shared_work = float(shared[rows, columns].sum())
+    total_work = max(float(work.sum()), TINY)
+    different_share = max(1.0 - shared_work / total_work, 0.0)
+    if _same_order(first, second):
+        return different_share
+    return different_share + ORDER
 
 
 def _same_order(first: Placement, second: Placement) -> bool:

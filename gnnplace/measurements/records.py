@@ -1,4 +1,8 @@
-"""What the store keeps, as plain data: runs, their steps, how they ended."""
+"""Records of the store of measurements, as plain data: runs, their steps, and how they ended.
+
+A run is a placement that was executed for some steps. ``medians``, ``fastest`` and ``is_disturbed``
+summarise its steps.
+"""
 
 from __future__ import annotations
 
@@ -19,45 +23,50 @@ OK = "ok"
 FAILED = "failed"
 INTERRUPTED = "interrupted"
 OPEN = "open"
+FASTEST_COMPRESSION = 1  # level of zlib
+DECIMALS = 9  # of stored seconds: nanoseconds
 
 
-def now() -> str:
-    """Return this instant in UTC, as the store has it: ISO 8601 to the microsecond."""
+def format_instant() -> str:
+    """Return the present time in UTC as the store has it: ISO 8601, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def new_id() -> str:
-    """Return a name that no other run of any machine has."""
+    """Return an id that no other run on any machine has."""
     return uuid.uuid4().hex
 
 
-def packed(data: object) -> bytes:
-    """Return compressed JSON. NaN and infinity are refused."""
-    return zlib.compress(
-        json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), 1
-    )
+def pack_json(data: object) -> bytes:
+    """Return data as compressed JSON.
+
+    Raises:
+        ValueError: There is a NaN or an infinity, which JSON does not have.
+    """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return zlib.compress(text.encode(), FASTEST_COMPRESSION)
 
 
-def unpacked(data: bytes) -> Any:
-    """Return what `packed` was given."""
+def unpack_json(data: bytes) -> Any:
+    """Return the data that `packed` compressed."""
     return json.loads(zlib.decompress(data))
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a placement: everything that is known before its first step.
+    """One run of a placement, as far as it is known before the first step.
 
     Attributes:
-        model: What was captured, as it was called.
+        model: The name of the model that was captured.
         problem: Data of the problem file, with the times and links that `predicted` comes from.
         fingerprint: The fingerprint of the problem's structure.
         placement: Data of the placement file.
         predicted: Simulated seconds of a step, None if it was not simulated.
         mode: "measured" (wall clock) or "emulated" (virtual clock).
-        transport: How tensors travelled between workers, such as ``shm`` or ``gloo``.
-        machine: What the machine was, as `gnnplace.problem.cluster.machine.machine` says it.
-        versions: The versions of the packages that matter.
-        source: What made the run: "execute", "demo", "fidelity", …
+        transport: How workers exchanged tensors, such as ``shm`` or ``gloo``.
+        machine: The machine, as `gnnplace.problem.describe_machine` describes it.
+        versions: Versions of the packages that step times depend on.
+        source: The command that made the run: "execute", "demo", "fidelity", …
         id: The id of the run.
         began: When the run began, in UTC.
     """
@@ -73,7 +82,7 @@ class RunRecord:
     versions: Mapping[str, str]
     source: str = "execute"
     id: str = field(default_factory=new_id)
-    began: str = field(default_factory=now)
+    began: str = field(default_factory=format_instant)
 
 
 @dataclass(frozen=True)
@@ -82,12 +91,12 @@ class StepRecord:
 
     Attributes:
         step: Number of the step in its run; warm-up steps are not stored.
-        wall: Seconds by the clock from the first device's start to the last one's finish.
-        virtual: The same by the virtual clock.
-        interrupted: Whether a worker was moved off its core in between.
-        ops: Start and finish of every problem op since the step's start, and what it computed in
-            between by its worker's own clock.
-        transfers: Value, producer, source, target, bytes, start, finish of every message.
+        wall: Wall-clock seconds from the first device's start to the last one's finish.
+        virtual: The same seconds by the virtual clock.
+        interrupted: Whether a worker was moved off its core during the step.
+        ops: For every op of the problem, its start and finish since the step's start, and the
+            processor seconds that its worker spent in between.
+        transfers: Value, producer, source, target, bytes, start and finish of every message.
     """
 
     step: int
@@ -98,17 +107,21 @@ class StepRecord:
     transfers: tuple[tuple[str, str, str, str, float, float, float], ...] = ()
 
     def timeline(self) -> bytes:
-        """Return ops and transfers as they are stored, rounded to nanoseconds."""
-        ops = {name: [round(x, 9) for x in times] for name, times in self.ops.items()}
-        rows = [
-            [*row[:5], round(row[5], 9), round(row[6], 9)] for row in self.transfers
-        ]
-        return packed({"ops": ops, "transfers": rows})
+        """Return ops and transfers as compressed data, with seconds rounded to nanoseconds."""
+        ops = {
+            name: [round(seconds, DECIMALS) for seconds in times]
+            for name, times in self.ops.items()
+        }
+        transfers = []
+        for *message, start, finish in self.transfers:
+            times = [round(start, DECIMALS), round(finish, DECIMALS)]
+            transfers.append([*message, *times])
+        return pack_json({"ops": ops, "transfers": transfers})
 
     @classmethod
     def from_row(cls, row: Row[Any]) -> StepRecord:
-        """Return a row of the table of steps."""
-        timeline = unpacked(row.timeline)
+        """Return the step that a row of the table of steps has."""
+        timeline = unpack_json(row.timeline)
         return cls(
             step=row.step,
             wall=row.wall,
@@ -121,15 +134,15 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run.
+    """The outcome of a run.
 
     Attributes:
-        status: "ok", "failed", or "interrupted" by the user, which says nothing of the placement;
-            "open" of a run that goes on or was killed.
-        error: Why it failed, one line.
-        verified: Whether it computed what one process computes; None if nobody looked.
-        bitwise: Whether to the last bit.
-        ended: The time of the end, in UTC; empty while it runs.
+        status: "ok"; "failed"; "interrupted" by the user, which says nothing about the placement;
+            "open" if the run goes on or was killed.
+        error: Why it failed, in one line.
+        verified: Whether its results agree with those of one process; None if not checked.
+        bitwise: Whether they agree to the last bit; None if not checked.
+        ended: When the run ended, in UTC; empty while it runs.
     """
 
     status: str = OPEN
@@ -141,12 +154,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as it is listed: without problem, placement and timelines.
+    """A run as the store lists it: without the data of problem, placement and timelines.
+
+    Fields that `RunRecord` has mean what they mean there.
 
     Attributes:
-        problem: Digest of the problem's data, by which the store gives it back.
-        steps: Number of steps that were kept.
-        wall: Median wall-clock seconds of a step, of uninterrupted ones if there are any.
+        problem: Digest of the problem's data, by which the store finds the data.
+        microbatches: Number of micro-batches of the problem.
+        placer: Name of the placer that made the placement; None if unknown.
+        outcome: How the run ended.
+        steps: Number of stored steps.
+        wall: Median wall-clock seconds of the uninterrupted steps; of all if there are none.
         virtual: Median virtual seconds of a step.
         fastest_wall: Wall-clock seconds of the shortest step.
         fastest_virtual: Virtual seconds of the shortest step.
@@ -176,7 +194,7 @@ class StoredRun:
 
     @property
     def step_time(self) -> float | None:
-        """Return the seconds of a step by the clock of the run's mode, or None without a step."""
+        """Return the median seconds of a step by the clock of the run's mode, or None."""
         if self.mode == EMULATED:
             return self.virtual
         return self.wall
@@ -189,7 +207,7 @@ class StoredRun:
         return self.fastest_wall
 
 
-DISTURBED = 1.25  # wall over virtual seconds: an undisturbed run has up to 1.1
+DISTURBED = 1.25  # wall over virtual seconds; runs without disturbance have up to 1.1
 
 
 def medians(
@@ -198,17 +216,17 @@ def medians(
     """Return the median wall and virtual seconds of (wall, virtual, interrupted) rows."""
     if not steps:
         return None, None
-    quiet = [wall for wall, _, interrupted in steps if not interrupted]
-    return median(quiet or [wall for wall, _, _ in steps]), median(
-        v for _, v, _ in steps
-    )
+    quiet_walls = [wall for wall, _, interrupted in steps if not interrupted]
+    all_walls = [wall for wall, _, _ in steps]
+    virtual = median(virtual for _, virtual, _ in steps)
+    return median(quiet_walls or all_walls), virtual
 
 
 def is_disturbed(steps: list[tuple[float, float, bool]]) -> bool:
-    """Return whether other programs had the cores during all of a run.
+    """Return whether other programs used the cores during the whole run.
 
-    A worker was moved off its core in every one of the (wall, virtual, interrupted) rows, and even
-    the shortest step took `DISTURBED` times as long by the wall clock as by the virtual one.
+    They did if each of the (wall, virtual, interrupted) rows was interrupted, and if even the
+    shortest step took `DISTURBED` times as long by the wall clock as by the virtual one.
     """
     for _, _, interrupted in steps:
         if not interrupted:
@@ -222,9 +240,9 @@ def fastest(
 ) -> tuple[float | None, float | None]:
     """Return the shortest wall and virtual seconds of (wall, virtual, interrupted) rows.
 
-    Other processes, the hypervisor and cold caches make steps longer and never shorter, so the
-    shortest of many is nearest to what a placement takes by itself, and two measurements of it
-    agree better than medians do.
+    Other processes, the hypervisor and cold caches make steps longer and never shorter. So the
+    shortest of many steps is nearest to what the placement takes by itself, and two measurements of
+    it agree better than two medians do.
     """
     if not steps:
         return None, None

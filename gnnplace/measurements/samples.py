@@ -83,7 +83,7 @@ def read_samples(
     return samples
 
 
-def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:
+def select_least_disturbed(samples: Sequence[Sample]) -> list[Sample]:
     """Return, for each placement of a problem, its sample with the shortest step."""
     best: dict[tuple[str, bytes], Sample] = {}
     for sample in samples:
@@ -93,7 +93,7 @@ def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:
     return list(best.values())
 
 
-def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]:
+def thin_samples(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]:
     """Return at most `most` samples, drawn without replacement, in their order."""
     if len(samples) <= most:
         return list(samples)
@@ -108,7 +108,9 @@ def find_fastest(run: StoredRun, clock: str | None) -> float | None:
     ]
 
 
-def clocked(steps: list[StepRecord], clock: str) -> tuple[float | None, float | None]:
+def summarize_steps(
+    steps: list[StepRecord], clock: str
+) -> tuple[float | None, float | None]:
     """Return the seconds of the shortest and of the median step by a clock, or None."""
     times = [(s.wall, s.virtual, s.interrupted) for s in steps]
     number = CLOCKS.index(clock)
@@ -183,7 +185,7 @@ def shortest(rounds: Sequence[Sequence[float]]) -> list[float]:
     ]
 
 
-def settled(rounds: Sequence[Sequence[float]]) -> list[float]:
+def settle_step_times(rounds: Sequence[Sequence[float]]) -> list[float]:
     """Return one step time of each placement from several rounds that measured them all.
 
     A round's time of a placement is taken as the product of the placement's, the round's (how busy
@@ -228,8 +230,8 @@ def ceiling(reliability: float) -> float:
     Brown, 1910); the truth correlates with it by the root of that (attenuation, Spearman, 1904).
 
     Args:
-        reliability: Correlation of the halves, each a kind of average (`settled`, not `shortest`);
-            0 or less says that nothing was measured.
+        reliability: Correlation of the halves, each a kind of average (`settle_step_times`, not
+            `shortest`); 0 or less says that nothing was measured.
     """
     r = max(reliability, 0.0)
     return float(np.sqrt(2.0 * r / (1.0 + r)))

@@ -32,11 +32,11 @@ from gnnplace.measurements.records import (
     StepRecord,
     StoredRun,
     fastest,
+    format_instant,
     is_disturbed,
     medians,
-    now,
-    packed,
-    unpacked,
+    pack_json,
+    unpack_json,
 )
 
 NO_STORE = "none"
@@ -119,7 +119,7 @@ class MeasurementStore:
             "problem": digest,
             "microbatches": int(run.problem.get("microbatches", 1)),
             "placer": run.placement.get("placer"),
-            "placement": packed(run.placement),
+            "placement": pack_json(run.placement),
             "machine": json.dumps(run.machine),
             "versions": json.dumps(run.versions),
         }
@@ -127,7 +127,7 @@ class MeasurementStore:
             "digest": digest,
             "fingerprint": run.fingerprint,
             "name": run.problem.get("name", ""),
-            "data": packed(run.problem),
+            "data": pack_json(run.problem),
         }
         with self._database.writing() as connection:
             add_once(connection, PROBLEMS, problem)
@@ -152,7 +152,11 @@ class MeasurementStore:
 
     def end(self, run: str, outcome: Outcome) -> None:
         """Keep how a run ended; a second outcome of one run is dropped."""
-        row = {"run": run, **asdict(outcome), "ended": outcome.ended or now()}
+        row = {
+            "run": run,
+            **asdict(outcome),
+            "ended": outcome.ended or format_instant(),
+        }
         with self._database.writing() as connection:
             add_once(connection, OUTCOMES, row)
 
@@ -200,7 +204,7 @@ class MeasurementStore:
             data = connection.execute(query).scalar_one_or_none()
         if data is None:
             raise InputError(f"store {self.url!r}: has nothing by the name {key!r}")
-        return unpacked(data)
+        return unpack_json(data)
 
     def prune(self, selection: Selection, *, keep: int = 0) -> int:
         """Delete runs, their steps, and problems that no run is left of.

@@ -30,14 +30,14 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers.coarse_annealing import GROUPS as GROUPS
     from gnnplace.placers.coarse_annealing import MOST_OPS as MOST_OPS
     from gnnplace.placers.coarse_annealing import has_time as has_time
-    from gnnplace.placers.coarse_annealing import projected as projected
+    from gnnplace.placers.coarse_annealing import project_placement as project_placement
     from gnnplace.placers.constructions import Portfolio as Portfolio
     from gnnplace.placers.constructions import best_construction as best_construction
     from gnnplace.placers.constructions import best_member as best_member
+    from gnnplace.placers.constructions import list_whole_members as list_whole_members
     from gnnplace.placers.constructions import quick_members as quick_members
     from gnnplace.placers.constructions import run_member as run_member
     from gnnplace.placers.constructions import run_members as run_members
-    from gnnplace.placers.constructions import whole_members as whole_members
     from gnnplace.placers.contiguous import Contiguous as Contiguous
     from gnnplace.placers.contract import training_chain as training_chain
     from gnnplace.placers.few_devices import place_on_few as place_on_few
@@ -47,7 +47,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers.narrow import Expansion as Expansion
     from gnnplace.placers.narrow import NarrowSearch as NarrowSearch
     from gnnplace.placers.narrow import rank_starts as rank_starts
-    from gnnplace.placers.plugins import installed as installed
+    from gnnplace.placers.plugins import (
+        find_installed_placers as find_installed_placers,
+    )
     from gnnplace.placers.plugins import load_installed_class as load_installed_class
     from gnnplace.placers.plugins import load_named_class as load_named_class
     from gnnplace.placers.registry import PLACERS as PLACERS
@@ -80,13 +82,15 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers.search.space import LEAST_TIGHT as LEAST_TIGHT
     from gnnplace.placers.search.space import NO_BUDGET as NO_BUDGET
     from gnnplace.placers.search.space import SearchSpace as SearchSpace
-    from gnnplace.placers.search.space import better as better
-    from gnnplace.placers.search.space import expired as expired
-    from gnnplace.placers.search.space import now as now
+    from gnnplace.placers.search.space import choose_better as choose_better
+    from gnnplace.placers.search.space import is_expired as is_expired
+    from gnnplace.placers.search.space import read_clock as read_clock
     from gnnplace.placers.starts import read_start as read_start
     from gnnplace.placers.starts import space_with_start as space_with_start
     from gnnplace.placers.throughput import ThroughputResult as ThroughputResult
-    from gnnplace.placers.throughput.placer import intervals as intervals
+    from gnnplace.placers.throughput.placer import (
+        compute_intervals as compute_intervals,
+    )
     from gnnplace.placers.throughput.placer import (
         make_throughput_placer as make_throughput_placer,
     )

@@ -12,9 +12,15 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, UnsupportedError
 from gnnplace.imports import said
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, better, now
+from gnnplace.placers.search.space import (
+    LARGE,
+    NO_BUDGET,
+    SearchSpace,
+    choose_better,
+    read_clock,
+)
 from gnnplace.placers.search.space import Found as Found
-from gnnplace.problem import Placement, Problem, faults
+from gnnplace.problem import Placement, Problem, list_faults
 from gnnplace.simulation import (
     LowerBounds,
     Simulation,
@@ -65,6 +71,10 @@ class Result:
     def peak_memory(self) -> FloatArray:
         """Return the bytes of each device at its peak. [D]"""
         return self.simulation.peak_memory
+
+    def get_file_keys(self) -> dict[str, object]:
+        """Return what the placement's file says beside the placement: nothing."""
+        return {}
 
     def __str__(self) -> str:
         if self.bound_by:
@@ -130,7 +140,7 @@ class Placer(ABC):
             UnsupportedError: the placer cannot handle the problem; says why.
             InfeasibleError: no placement that runs and fits was found; says what is in the way.
         """
-        begin = now()
+        begin = read_clock()
         reason = self.supports(problem)
         if reason is not None:
             raise UnsupportedError(f"placer {self.name!r}: {reason}")
@@ -143,13 +153,13 @@ class Placer(ABC):
         else:
             deadline = NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
-        placement = self._searched(space, np.random.default_rng(seed), deadline)
-        placement = self._repaired(space, placement)
+        placement = self._run_search(space, np.random.default_rng(seed), deadline)
+        placement = self._repair_found(space, placement)
         for start in space.starts:
-            placement = better(
+            placement = choose_better(
                 space,
                 placement,
-                replace(self._repaired(space, start), bound=placement.bound),
+                replace(self._repair_found(space, start), bound=placement.bound),
             )
         return self._result(
             space=space,
@@ -159,7 +169,7 @@ class Placer(ABC):
             seed=seed,
         )
 
-    def _searched(
+    def _run_search(
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
     ) -> Found:
         """Return what ``search`` finds; say in one line what a class from elsewhere does wrong."""
@@ -177,7 +187,7 @@ class Placer(ABC):
             raise InputError(f"placer {self.name!r}: its search gave {fault}")
         return outcome
 
-    def _repaired(self, space: SearchSpace, found: Found) -> Found:
+    def _repair_found(self, space: SearchSpace, found: Found) -> Found:
         """Return what was found, with devices within their memory where that can be had."""
         device, order = repair(space, found.device, found.order)
         return replace(found, device=device, order=order)
@@ -186,27 +196,30 @@ class Placer(ABC):
         return lower_bounds(space.problem)
 
     def _too_late_for_bounds(self, space: SearchSpace, until: float) -> bool:
-        """Return whether all bounds of a large graph would be found after ``until``, as ``now``
-        counts.
+        """Return whether all bounds of a large graph would be found after ``until``, as
+        `read_clock` counts.
         """
         ops = space.problem.num_ops
-        return ops > LARGE and now() + BOUNDING * ops > until
+        return ops > LARGE and read_clock() + BOUNDING * ops > until
 
     def _result(
         self, space: SearchSpace, found: Found, begin: float, until: float, seed: int
     ) -> Result:
         simulation = space.simulator.run(found.device, found.order)
         if not simulation.feasible:
-            why = (faults(space.problem, found.device) or list(simulation.faults))[0]
+            why = (list_faults(space.problem, found.device) or list(simulation.faults))[
+                0
+            ]
             raise InfeasibleError(
                 f"placer {self.name!r} found no feasible placement: {why}"
             )
+        # Bounds of a large graph take long; those that a late search returns take a moment.
         late = self._too_late_for_bounds(space, until)
         bounds = (
             quick_bounds(space.problem, space.compiled) if late else self._bounds(space)
         )
         bound = min(max(bounds.best, found.bound), simulation.step_time)
-        seconds = now() - begin
+        seconds = read_clock() - begin
         placement = finish_placement(
             space.problem,
             found.device,

@@ -17,7 +17,7 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.space import LARGE, SearchSpace, expired, now
+from gnnplace.placers.search.space import LARGE, SearchSpace, is_expired, read_clock
 from gnnplace.simulation import ROUNDING
 
 
@@ -38,17 +38,17 @@ class Single(Placer):
             alone = () if space.problem.unit_allowed[:, d].all() else (d,)
             first.setdefault((kind, float(space.problem.cluster.memory[d]), *alone), d)
         for d in first.values():
-            if tried and expired(deadline):
+            if tried and is_expired(deadline):
                 break
             unit_device = space.allow(
                 np.full(space.problem.num_units, d, dtype=np.int32)
             )
             placed = space.spread(unit_device)
-            score, order = self._in_order(space, d, unit_device, placed)
+            score, order = self._score_in_order(space, d, unit_device, placed)
             tried.append((score, d, Found(placed, order, f"all on {names[d]}")))
         return min(tried, key=lambda entry: entry[:2])[2]
 
-    def _in_order(
+    def _score_in_order(
         self, space: SearchSpace, d: int, chosen: IntArray, placed: IntArray
     ) -> tuple[float, IntArray]:
         """Score and order of units as they are placed; all of them may be on ``d``."""
@@ -88,7 +88,7 @@ class Random(Placer):
         best = np.inf
         placement = None
         draws = 0
-        while placement is None or now() < deadline:
+        while placement is None or read_clock() < deadline:
             ticket = rng.random(space.work.shape)
             unit_device = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(
                 axis=1

@@ -23,7 +23,7 @@ from gnnplace.placers.constructions import anneal_construction, best_constructio
 from gnnplace.placers.search.annealing import Annealer, anneal
 from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired, now
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, is_expired, read_clock
 
 GROUPS = 200
 MOST_OPS = 20_000  # If a micro-batch has more ops, nothing is grouped
@@ -40,7 +40,7 @@ class CoarseAnnealing(Placer):
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
     ) -> Found:
         fine = best_construction(space, rng, deadline)
-        if expired(deadline) or not has_time(space, deadline):
+        if is_expired(deadline) or not has_time(space, deadline):
             return fine
         coarse = None
         if space.problem.num_ops <= MOST_OPS * space.problem.microbatches:
@@ -54,7 +54,7 @@ class CoarseAnnealing(Placer):
             )
         if deadline <= NO_BUDGET:
             return _once(space, coarse, fine, rng)
-        return _by_turns(space, coarse, fine, rng, deadline)
+        return _anneal_by_turns(space, coarse, fine, rng, deadline)
 
 
 def _once(
@@ -62,7 +62,7 @@ def _once(
 ) -> Found:
     """Return the placement for budget 0: one annealing of the groups, then one of the ops."""
     on_groups = anneal_construction(SearchSpace(coarse.problem), rng)
-    start = projected(space, coarse, on_groups, NO_BUDGET)
+    start = project_placement(space, coarse, on_groups, NO_BUDGET)
     note = f"{coarse.problem.num_ops} groups: {on_groups.note}"
     if space.score(fine.device, fine.order) < space.score(start.device, start.order):
         start = fine
@@ -71,7 +71,7 @@ def _once(
     return Found(refined.device, refined.order, f"{note}; then {refined.note}")
 
 
-def _by_turns(
+def _anneal_by_turns(
     space: SearchSpace,
     coarse: CoarseProblem,
     fine: Found,
@@ -83,10 +83,10 @@ def _by_turns(
     above = Annealer(groups, best_construction(groups, rng, deadline), rng)
     below = Annealer(space, fine, rng)
     shown = np.inf
-    while not expired(deadline):
+    while not is_expired(deadline):
         if above.score < shown:
             shown = above.score
-            start = projected(space, coarse, above.found(), deadline)
+            start = project_placement(space, coarse, above.found(), deadline)
             below.offer(start, space.score(start.device, start.order))
         below.cycle(deadline)
         if np.isfinite(above.score):
@@ -100,10 +100,10 @@ def has_time(space: SearchSpace, deadline: float) -> bool:
     if deadline <= NO_BUDGET:
         return True
     ops = space.problem.num_ops / space.problem.microbatches
-    return ops > MOST_OPS or now() + SECONDS_AN_OP * ops < deadline
+    return ops > MOST_OPS or read_clock() + SECONDS_AN_OP * ops < deadline
 
 
-def projected(
+def project_placement(
     space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float
 ) -> Found:
     """Return a placement of the groups as one of the ops, repaired, in the best order known

@@ -26,7 +26,13 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.registry import CONSTRUCTIONS
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, expired, now
+from gnnplace.placers.search.space import (
+    LARGE,
+    NO_BUDGET,
+    SearchSpace,
+    is_expired,
+    read_clock,
+)
 
 # The number of placements, and of ops simulated for each, if there is a budget.
 REPAIRED, REPAIRING = (8, 150_000)
@@ -44,7 +50,7 @@ def quick_members() -> list[Callable[[], Placer]]:
     return makers
 
 
-def whole_members(num_ops: int) -> list[Callable[[], Placer]]:
+def list_whole_members(num_ops: int) -> list[Callable[[], Placer]]:
     """Return the whole variants of constructions that have a quick one, by their cost.
 
     None where there are many ops: a search does better in their time.
@@ -58,7 +64,7 @@ def whole_members(num_ops: int) -> list[Callable[[], Placer]]:
 
 def cheapest_first(num_ops: int) -> list[Callable[[], Placer]]:
     """Return quick variants of all constructions by their cost, then the whole variants."""
-    return [*quick_members(), *whole_members(num_ops)]
+    return [*quick_members(), *list_whole_members(num_ops)]
 
 
 def best_construction(
@@ -88,7 +94,7 @@ def best_construction(
         )
         return best_member(space, placements, missed, deadline)
     candidates = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
-    candidates += [_repaired(space, start, deadline) for start in space.starts]
+    candidates += [_repair(space, start, deadline) for start in space.starts]
     return min(
         (f for f in candidates if f is not None),
         key=lambda f: space.score(f.device, f.order),
@@ -100,7 +106,7 @@ def anneal_construction(
 ) -> Found:
     """Return the best construction, annealed in the time that is left."""
     start = best_construction(space, rng, deadline)
-    if expired(deadline):
+    if is_expired(deadline):
         return start
     annealed = anneal(space, start, rng, deadline)
     return Found(annealed.device, annealed.order, f"{start.note}, then {annealed.note}")
@@ -133,18 +139,18 @@ def run_members(
         member = make()
         if names is not None and member.name not in names:
             continue
-        begin = now() if large else 0.0
+        begin = read_clock() if large else 0.0
         if large:
             late = begin + rate * COSTS[member.name] > deadline
         else:
-            late = expired(deadline)
+            late = is_expired(deadline)
         if len(placements) >= (2 if large else 1) and late:
             missed.append(member.name)
             continue
-        placement = _searched(member, space, rng, deadline)
+        placement = _run_search(member, space, rng, deadline)
         placements += [placement] if placement is not None else []
         if large:
-            rate = max(rate, (now() - begin) / COSTS[member.name])
+            rate = max(rate, (read_clock() - begin) / COSTS[member.name])
         else:
             rate = 0.0
     return placements, missed
@@ -154,7 +160,7 @@ def best_member(
     space: SearchSpace, placements: list[Found], missed: list[str], deadline: float
 ) -> Found:
     """Return the best placement after memory repair; its note names the members missed."""
-    best = _best_repaired(space, [*placements, *space.starts], deadline)
+    best = _find_best_repaired(space, [*placements, *space.starts], deadline)
     if missed:
         omission = f" (no time for {', '.join(dict.fromkeys(missed))})"
     else:
@@ -162,7 +168,9 @@ def best_member(
     return Found(best.device, best.order, best.note + omission)
 
 
-def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:
+def _find_best_repaired(
+    space: SearchSpace, found: list[Found], deadline: float
+) -> Found:
     """Return the best by score, after a few repairs of those that do not fit, the least excess
     first.
     """
@@ -172,7 +180,7 @@ def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> F
     score = scores[ranked[0]]
     repairs = 0
     for one in (found[k] for k in ranked):
-        if not space.memory_matters or expired(deadline) or repairs == REPAIRED:
+        if not space.memory_matters or is_expired(deadline) or repairs == REPAIRED:
             return best
         seconds, excess = space.simulator.excess(one.device, one.order)
         if excess == 0 or seconds >= score:
@@ -201,18 +209,18 @@ def run_member(
     """Return a member's repaired placement, named; None where it cannot or finds nothing
     that runs.
     """
-    placement = _searched(placer, space, rng, deadline)
+    placement = _run_search(placer, space, rng, deadline)
     if placement is None:
         return None
-    return _repaired(space, placement, deadline)
+    return _repair(space, placement, deadline)
 
 
-def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
+def _repair(space: SearchSpace, found: Found, deadline: float) -> Found:
     """Return a placement after memory repair."""
     return Found(*repair(space, found.device, found.order, deadline), found.note)
 
 
-def _searched(
+def _run_search(
     placer: Placer, space: SearchSpace, rng: np.random.Generator, deadline: float
 ) -> Found | None:
     """Return a member's placement, named; it may not fit."""
@@ -235,7 +243,7 @@ class Portfolio(Placer):
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
     ) -> Found:
         best = best_construction(space, rng, deadline)
-        if deadline <= NO_BUDGET or expired(deadline):
+        if deadline <= NO_BUDGET or is_expired(deadline):
             return best
         improved = anneal(space, best, rng, deadline)
         if space.score(improved.device, improved.order) < space.score(

@@ -20,11 +20,11 @@ from gnnplace.placers.search.chunks import (
     device_counts,
     device_ranking,
     find_unit_chunks,
+    limit_constructed_chunks,
     max_tries,
-    most_constructed,
     move_cut,
 )
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired, now
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, is_expired, read_clock
 
 KEPT = 3
 PASSES = 4
@@ -50,15 +50,15 @@ class Contiguous(Placer):
         ranking = device_ranking(space)
         speeds = space.speed
         starts: list[Start] = []
-        for k in device_counts(len(ranking))[::-1][: most_constructed(space)]:
-            if starts and expired(deadline):
+        for k in device_counts(len(ranking))[::-1][: limit_constructed_chunks(space)]:
+            if starts and is_expired(deadline):
                 break
             devices = np.sort(ranking[:k])
             cuts = cut_by_shares(space, speeds[devices])
             score, device, order = evaluate_cuts(space, devices, cuts)
             starts.append((score, k, devices, cuts, device, order))
         starts.sort(key=lambda entry: entry[:2])
-        until = deadline if self.moves else now()
+        until = deadline if self.moves else read_clock()
         improved = [
             improve_cuts(
                 space=space,
@@ -108,7 +108,7 @@ def improve_cuts(
             (i, sign * s) for s in steps for i in range(len(cuts)) for sign in (-1, 1)
         ]:
             candidate = move_cut(cuts, i, delta, space.problem.num_units)
-            if candidate is None or tries == 0 or expired(deadline):
+            if candidate is None or tries == 0 or is_expired(deadline):
                 continue
             tries -= 1
             tried = evaluate_cuts(space, devices, candidate, score)

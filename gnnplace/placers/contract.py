@@ -26,9 +26,9 @@ from gnnplace.problem import (
     Cluster,
     Device,
     Problem,
-    all_pairs,
     build_problem,
-    faults,
+    link_all_pairs,
+    list_faults,
     with_microbatches,
 )
 from gnnplace.simulation import simulate
@@ -86,7 +86,7 @@ def _cluster(num_devices: int, memory: float) -> Cluster:
         for i in range(num_devices)
     )
     return Cluster(
-        devices, all_pairs([d.name for d in devices], latency=0.1, bandwidth=10.0)
+        devices, link_all_pairs([d.name for d in devices], latency=0.1, bandwidth=10.0)
     )
 
 
@@ -109,7 +109,7 @@ def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:
     return build_problem("branches", graph, cluster, {"fast": cost, "slow": cost})
 
 
-def barred() -> Problem:
+def build_barred_chain() -> Problem:
     """Build the chain with forbids: some layers keep off one device, one off all but the last."""
     problem = training_chain()
     forbid = np.zeros((problem.num_ops, problem.num_devices), dtype=bool)
@@ -137,8 +137,8 @@ def problems() -> Iterator[Problem]:
     pin[pinned.graph.index["f2"]] = 1
     pin[pinned.graph.index["b5"]] = 2
     yield replace(pinned, pin=pin)
-    yield barred()
-    yield with_microbatches(barred(), 2)
+    yield build_barred_chain()
+    yield with_microbatches(build_barred_chain(), 2)
     only_slow = training_chain()
     never = only_slow.time["fast"].copy()
     never[only_slow.graph.index["f3"]] = np.inf
@@ -166,7 +166,7 @@ def check_placements_run_and_fit(placer: Placer) -> None:
         result = place(placer, problem)
         if result is None:
             continue
-        assert faults(problem, result.placement.device) == []
+        assert list_faults(problem, result.placement.device) == []
         simulation = simulate(problem, result.placement)
         assert simulation.feasible, (problem.name, simulation.faults)
         assert (

@@ -38,7 +38,7 @@ from gnnplace.graph import (
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
 from gnnplace.problem import Problem
-from gnnplace.simulation import Compiled, linked, pay, seconds_between
+from gnnplace.simulation import Compiled, has_link, pay_overheads, seconds_between
 
 MOST_OPS = 200_000
 # Seconds until a tensor is there without a link, or a full device is free: after everything else,
@@ -70,7 +70,7 @@ class WaitingOps(NamedTuple):
 
 
 @inner(_nrt=False)
-def hand_on(
+def note_arrivals(
     compiled: Compiled,
     waiting: WaitingOps,
     op: int,
@@ -90,7 +90,7 @@ def hand_on(
             at = finish
             links = compiled.links
             if target != d:
-                if not linked(links, Index(d), Index(target)):
+                if not has_link(links, Index(d), Index(target)):
                     at = NEVER
                 else:
                     at += seconds_between(
@@ -204,7 +204,10 @@ def etf_kernel(
             ]
             best = max(
                 best,
-                free[d] + pay(links, free, sent_to, inputs, made_on, compiled.size, d),
+                free[d]
+                + pay_overheads(
+                    links, free, sent_to, inputs, made_on, compiled.size, d
+                ),
             )
             for i in range(
                 compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]
@@ -213,7 +216,7 @@ def etf_kernel(
         start[op] = best
         finish[op] = free[d] = best + compiled.times[op, d]
         # 4. When its tensors would be on each device; ops that waited for nothing else are ready.
-        num_ready = hand_on(compiled, waiting, op, d, finish[op], 0)
+        num_ready = note_arrivals(compiled, waiting, op, d, finish[op], 0)
     return device, start
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers.base import Placer, Result
-from gnnplace.placers.search.space import now
+from gnnplace.placers.search.space import read_clock
 from gnnplace.problem import Cluster, Placement, Problem
 from gnnplace.simulation import lower_bound, simulate
 
@@ -60,7 +60,9 @@ def subclusters(problem: Problem, count: int) -> Subclusters:
     types = _types(problem)
     speed = _speeds(problem)
     for devices in (
-        combinations(range(num_devices), count) if tries_all else _some(speed, count)
+        combinations(range(num_devices), count)
+        if tries_all
+        else _iterate_neighbours(speed, count)
     ):
         if problem.unit_allowed[:, list(devices)].any(axis=1).all():
             by_signature.setdefault(
@@ -78,7 +80,7 @@ def subclusters(problem: Problem, count: int) -> Subclusters:
     return Subclusters(tuple(ranked[:MOST]), tries_all and len(ranked) <= MOST)
 
 
-def _some(speed: FloatArray, count: int) -> Iterator[Devices]:
+def _iterate_neighbours(speed: FloatArray, count: int) -> Iterator[Devices]:
     """Yield neighbours as they are listed, and the fastest."""
     for first in range(len(speed) - count + 1):
         yield tuple(range(first, first + count))
@@ -114,7 +116,7 @@ def _signature(cluster: Cluster, types: list[int], devices: Devices) -> bytes:
     return str([types[d] for d in ordered]).encode() + cluster.pattern(ordered)
 
 
-def on_subcluster(problem: Problem, devices: Devices) -> Problem:
+def make_subproblem(problem: Problem, devices: Devices) -> Problem:
     """Return the problem on some of its devices."""
     if len(devices) == problem.num_devices:
         return problem
@@ -130,7 +132,7 @@ def on_subcluster(problem: Problem, devices: Devices) -> Problem:
     return replace(problem, cluster=part, pin=place[problem.pin], forbid=forbid)
 
 
-def on_whole_cluster(
+def widen_placement(
     placement: Placement, problem: Problem, devices: Devices
 ) -> Placement:
     """Return a placement on some devices of a problem as one of the problem."""
@@ -161,12 +163,14 @@ def place_on_few(
         InfeasibleError: no sub-cluster has a placement.
         UnsupportedError: the placer cannot handle the problem; see ``Placer.place``.
     """
-    begin = now()
+    begin = read_clock()
     candidates = subclusters(problem, count)
     if len(candidates.sets) == 1:
         devices = candidates.sets[0]
-        result = placer.place(on_subcluster(problem, devices), budget=budget, seed=seed)
-        return _on_whole(
+        result = placer.place(
+            make_subproblem(problem, devices), budget=budget, seed=seed
+        )
+        return _widen_result(
             problem=problem,
             result=result,
             devices=devices,
@@ -180,7 +184,7 @@ def place_on_few(
     failed: list[GnnplaceError] = []
     for k, devices in enumerate(candidates.sets):
         try:
-            first = placer.place(on_subcluster(problem, devices), seed=seed)
+            first = placer.place(make_subproblem(problem, devices), seed=seed)
             tried.append((first.step_time, k, first))
         except GnnplaceError as error:
             failed.append(error)
@@ -189,16 +193,16 @@ def place_on_few(
 
     # 2. A search on the one that is best so far, in the time that is left.
     _, k, result = min(tried, key=lambda entry: entry[:2])
-    seconds_left = budget - (now() - begin)
+    seconds_left = budget - (read_clock() - begin)
     if seconds_left > 0:
         longer = placer.place(
-            on_subcluster(problem, candidates.sets[k]), budget=seconds_left, seed=seed
+            make_subproblem(problem, candidates.sets[k]), budget=seconds_left, seed=seed
         )
         result = min(result, longer, key=lambda one: one.step_time)
 
     # 3. The bound holds for the problem where every sub-cluster was tried.
     bounded = candidates.complete and not failed
-    result = _on_whole(
+    result = _widen_result(
         problem=problem,
         result=result,
         devices=candidates.sets[k],
@@ -208,11 +212,11 @@ def place_on_few(
     )
     if bounded:
         bound = min(one.lower_bound for _, _, one in tried)
-        result = _bounded(result, min(bound, result.step_time))
+        result = _with_bound(result, min(bound, result.step_time))
     return result
 
 
-def _on_whole(
+def _widen_result(
     problem: Problem,
     result: Result,
     devices: Devices,
@@ -226,8 +230,8 @@ def _on_whole(
         f", the best of {tried} sets of devices" if tried > 1 else ""
     )
     note = "; ".join(part for part in (result.note, devices_note) if part)
-    seconds = now() - begin
-    placement = on_whole_cluster(result.placement, problem, devices)
+    seconds = read_clock() - begin
+    placement = widen_placement(result.placement, problem, devices)
     simulation = simulate(problem, placement)
     placed = replace(
         result,
@@ -238,10 +242,10 @@ def _on_whole(
     )
     if bounded:
         return placed
-    return _bounded(placed, min(lower_bound(problem), placed.step_time))
+    return _with_bound(placed, min(lower_bound(problem), placed.step_time))
 
 
-def _bounded(result: Result, bound: float) -> Result:
+def _with_bound(result: Result, bound: float) -> Result:
     return replace(
         result,
         placement=replace(result.placement, lower_bound=bound),

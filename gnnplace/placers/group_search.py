@@ -29,7 +29,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.coarse_problem import coarse_problem
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, read_clock
 from gnnplace.problem import Problem
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class GroupSearch:
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
-        self.group_of, self.allowed = groups_of(space.problem)
+        self.group_of, self.allowed = make_groups(space.problem)
         self.evaluations = 0
         self.score = np.inf
         self._best: tuple[IntArray, IntArray] | None = None
@@ -115,10 +115,10 @@ class GroupSearch:
     def _goes_on(self, deadline: float) -> bool:
         if deadline <= NO_BUDGET:
             return self.evaluations < EVALUATIONS
-        return now() < deadline
+        return read_clock() < deadline
 
 
-def groups_of(problem: Problem) -> tuple[IntArray, BoolArray]:
+def make_groups(problem: Problem) -> tuple[IntArray, BoolArray]:
     """Group of each op and the devices that each group may be on. [n], [G, D]
 
     Where ops cannot be grouped the groups are the units.

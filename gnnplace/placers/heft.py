@@ -33,17 +33,22 @@ from gnnplace.graph import (
     zero_floats,
 )
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.gaps import earliest_gap, empty_gaps, least_start, take
+from gnnplace.placers.search.gaps import (
+    earliest_gap,
+    empty_gaps,
+    find_earliest_start,
+    take,
+)
 from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
 from gnnplace.simulation import (
     BUSY,
     LATENCY,
     Compiled,
     fetch_begin,
-    hold,
-    linked,
+    has_link,
+    hold_channels,
     receive_time,
-    restore,
+    restore_links,
     send_time,
     service_time,
 )
@@ -141,7 +146,7 @@ def heft_kernel(
             ):
                 continue
             soonest = (
-                least_start(gaps, d, inputs_made, compiled.times[op, d])
+                find_earliest_start(gaps, d, inputs_made, compiled.times[op, d])
                 + compiled.times[op, d]
             )
             if best_device >= 0 and soonest >= least_finish:
@@ -158,7 +163,7 @@ def heft_kernel(
                 source = Index(device[p])
                 arrives = finish[p]
                 if source != target:
-                    if not linked(links, source, target):
+                    if not has_link(links, source, target):
                         arrives = np.inf
                     elif sends_once and arrival[tensor, d] < np.inf:
                         arrives = arrival[tensor, d]
@@ -171,7 +176,7 @@ def heft_kernel(
                             links, source, target, compiled.size[tensor]
                         )
                         if contention:
-                            hold(links, tried, source, target, arrives)
+                            hold_channels(links, tried, source, target, arrives)
                         arrives += links.costs[source, target, LATENCY]
                         if links.receives_cost:
                             extra += receive_time(
@@ -188,7 +193,7 @@ def heft_kernel(
                     compiled.input_offset[op], compiled.input_offset[op + 1]
                 ):
                     source = Index(device[producer[compiled.input_tensor[j]]])
-                    restore(links, tried, channel_free, source, target)
+                    restore_links(links, tried, channel_free, source, target)
             cost = extra + compiled.times[op, d]
             if best_device >= 0 and ready + cost + sending >= least_finish:
                 continue  # The earliest gap is no earlier than the inputs are.
@@ -211,7 +216,7 @@ def heft_kernel(
                 source = Index(device[p])
                 if source == target or arrival[tensor, d] < np.inf:
                     continue
-                if not linked(links, source, target):
+                if not has_link(links, source, target):
                     continue
                 end = finish[p]
                 if contention:
@@ -219,8 +224,8 @@ def heft_kernel(
                 end += service_time(links, source, target, compiled.size[tensor])
                 arrival[tensor, d] = end + links.costs[source, target, LATENCY]
                 if contention:
-                    hold(links, channel_free, source, target, end)
-                    hold(links, tried, source, target, end)
+                    hold_channels(links, channel_free, source, target, end)
+                    hold_channels(links, tried, source, target, end)
                 if links.sends_cost:
                     cost = send_time(links, source, target, compiled.size[tensor])
                     if links.costs[source, target, BUSY] > 0.0:

@@ -23,16 +23,16 @@ import numpy as np
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph import empty_ints, full_ints, kernel, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.etf import NEVER, WaitingOps, hand_on
+from gnnplace.placers.etf import NEVER, WaitingOps, note_arrivals
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace, with_own_order
 from gnnplace.problem import Problem
 from gnnplace.simulation import (
     Compiled,
-    least_times,
+    compute_least_times,
     mean_transfer_times,
     mean_upward_rank,
-    pay,
+    pay_overheads,
 )
 
 MOST_EDGES = 6_000
@@ -138,7 +138,9 @@ def favourite_kernel(
             inputs = compiled.input_tensor[
                 compiled.input_offset[op] : compiled.input_offset[op + 1]
             ]
-            extra = pay(links, free, sent_to, inputs, made_on, compiled.size, d)
+            extra = pay_overheads(
+                links, free, sent_to, inputs, made_on, compiled.size, d
+            )
             start[op] = max(start[op], free[d] + extra)
             for i in range(
                 compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]
@@ -147,7 +149,7 @@ def favourite_kernel(
         finish[op] = start[op] + compiled.times[op, d]
         free[d] = finish[op]
         # 3. When its tensors would be on each device; ops that waited for nothing else are ready.
-        num_ready = hand_on(compiled, waiting, op, d, finish[op], num_ready)
+        num_ready = note_arrivals(compiled, waiting, op, d, finish[op], num_ready)
     return device, start
 
 
@@ -189,7 +191,7 @@ def favourite_children(problem: Problem) -> IntArray:
     num_ops = problem.num_ops
     source, target, size = problem.graph.edges
     num_edges = len(source)
-    op_time = least_times(problem)
+    op_time = compute_least_times(problem)
     transfer = mean_transfer_times(problem, size)
 
     # Columns: w, the start of each op, x of each edge. Rows are `row @ columns <= limit`.

@@ -17,9 +17,9 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import (
     device_counts,
     device_ranking,
-    most_constructed,
+    limit_constructed_chunks,
 )
-from gnnplace.placers.search.space import SearchSpace, expired
+from gnnplace.placers.search.space import SearchSpace, is_expired
 from gnnplace.problem import Problem
 
 # METIS takes whole numbers; work and bytes are scaled to this maximum.
@@ -44,17 +44,19 @@ class MinCut(Placer):
         seed = int(rng.integers(2**31))
         tried: list[tuple[float, int, Found]] = []
         counts = device_counts(min(len(ranking), space.problem.num_units))[1:] or [1]
-        for k in counts[::-1][: most_constructed(space)]:
-            if tried and expired(deadline):
+        for k in counts[::-1][: limit_constructed_chunks(space)]:
+            if tried and is_expired(deadline):
                 break
             devices = np.sort(ranking[:k])
-            device = space.spread(space.allow(devices[parts(space, devices, seed)]))
+            device = space.spread(
+                space.allow(devices[cut_into_parts(space, devices, seed)])
+            )
             score, order = space.sequence(device)
             tried.append((score, k, Found(device, order, f"{k} parts")))
         return min(tried, key=lambda entry: entry[:2])[2]
 
 
-def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
+def cut_into_parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
     """Return the part of each unit, an index into ``devices``. [U]"""
     import pymetis
 

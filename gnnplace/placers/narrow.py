@@ -28,11 +28,15 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
-from gnnplace.placers.search.chunk_search import ChunkSearch, Start, justified
+from gnnplace.placers.search.chunk_search import (
+    ChunkSearch,
+    Start,
+    schedule_and_justify,
+)
 from gnnplace.placers.search.chunks import device_counts, device_ranking
 from gnnplace.placers.search.coarse_problem import NarrowProblem, narrow_problem
 from gnnplace.placers.search.in_flight import fewer_in_flight
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, read_clock
 from gnnplace.simulation import time_list_schedule
 
 ROUNDS = (1, 2, 3, 4, 6, 8)
@@ -119,13 +123,13 @@ class NarrowSearch:
 
     def has_time(self, deadline: float) -> bool:
         """Return whether another lap is done before the deadline."""
-        return now() + self.took + self.expanding < deadline
+        return read_clock() + self.took + self.expanding < deadline
 
     def lap(self) -> None:
         """Run another lap, expanded if it found something."""
-        begin = now()
+        begin = read_clock()
         self.chunks.run_lap()
-        self.took = now() - begin
+        self.took = read_clock() - begin
         self._expand()
 
     def first_round(self) -> None:
@@ -161,7 +165,7 @@ class Expansion:
 
     def add(self, start: Start) -> float:
         """Expand one more; return the seconds that took."""
-        begin = now()
+        begin = read_clock()
         space = self.space
         narrow = self.narrow
         device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(
@@ -180,7 +184,7 @@ class Expansion:
             if not finish.max() <= limit:
                 break
             self._keep(device, order)
-        return now() - begin
+        return read_clock() - begin
 
     def _keep(self, device: IntArray, order: IntArray) -> None:
         """Keep a placement if it is the best."""
@@ -200,7 +204,7 @@ def rank_starts(
     priorities = first_priorities(space)
     starts = best_first(space, (*extra, *constructions(space, narrow)))
     starts[:SETTLED] = [
-        _settled(space, narrow.loose, one, priorities) for one in starts[:SETTLED]
+        _settle_units(space, narrow.loose, one, priorities) for one in starts[:SETTLED]
     ]
     return sorted(starts, key=lambda start: start.score)
 
@@ -219,10 +223,12 @@ def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
     starts: list[Start] = []
     for unit_device in devices:
         limit = OUTCLASSED * min((one.score for one in starts), default=np.inf)
-        starts += scheduled(space, unit_device, (turns,), limit)
+        starts += make_scheduled_state(space, unit_device, (turns,), limit)
     starts.sort(key=lambda start: start.score)
     for k, start in enumerate(starts[:AGAIN]):
-        alternatives = scheduled(space, start.unit_device, (one_by_one,), start.score)
+        alternatives = make_scheduled_state(
+            space, start.unit_device, (one_by_one,), start.score
+        )
         starts[k] = min([start, *alternatives], key=lambda one: one.score)
     return sorted(starts, key=lambda start: start.score)
 
@@ -237,7 +243,7 @@ def first_priorities(space: SearchSpace) -> tuple[FloatArray, FloatArray]:
     return -(space.problem.microbatch * float(len(turn)) + position), turn
 
 
-def scheduled(
+def make_scheduled_state(
     space: SearchSpace,
     unit_device: IntArray,
     priorities: Iterable[FloatArray],
@@ -252,7 +258,9 @@ def scheduled(
     for priority in priorities:
         finish = np.empty(len(device))
         far = np.empty(len(device))
-        seconds, order = justified(*space.lean, device, priority, finish, far, limit)
+        seconds, order = schedule_and_justify(
+            *space.lean, device, priority, finish, far, limit
+        )
         if seconds < np.inf:
             if space.memory_matters:
                 score = space.score(device, order)
@@ -292,7 +300,7 @@ def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArra
                 yield space.allow(unit_device)
 
 
-def _settled(
+def _settle_units(
     space: SearchSpace,
     loose: IntArray,
     start: Start,
@@ -303,6 +311,6 @@ def _settled(
         for d in np.flatnonzero(space.problem.unit_allowed[unit]):
             unit_device = start.unit_device.copy()
             unit_device[unit] = d
-            tried = scheduled(space, unit_device, priorities, start.score)
+            tried = make_scheduled_state(space, unit_device, priorities, start.score)
             start = min([start, *tried], key=lambda one: one.score)
     return start

@@ -58,7 +58,9 @@ def load_named_class(spec: str) -> PlacerRow:
 
 
 @cache
-def installed(taken: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
+def find_installed_placers(
+    taken: frozenset[str] = frozenset(),
+) -> dict[str, EntryPoint]:
     """Return the entry points of installed packages, by name.
 
     Args:

@@ -1,10 +1,9 @@
 """The placers that need no policy, by name and with their options.
 
-Help, suites and comparisons read this table.
-
-To add a placer, add one row: to ``CONSTRUCTIONS`` if it builds a placement in milliseconds, which
-makes it a member of the portfolio, otherwise to ``SEARCHES``. Placers that need a policy have their
-rows in ``gnnplace.placing.roster``.
+The help, suites and comparisons read ``PLACERS``. To add a placer, add one row. A row of
+``CONSTRUCTIONS`` is for a placer that builds a placement in milliseconds, and makes it a member of
+the portfolio; every other placer has a row of ``SEARCHES``. Placers that need a policy have theirs
+in ``gnnplace.placing.roster``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from gnnplace.placers.rows import Option, PlacerRow, Speed
 
 ROOM = "gnnplace.placers"
 CONSTRUCTIONS = (
-    # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
+    # ``cost``: milliseconds on 1,000 ops and 8 devices. Where time is short, cheap ones run first.
     PlacerRow(
         name="single",
         target=f"{ROOM}.baselines:Single",
@@ -84,22 +83,54 @@ CONSTRUCTIONS = (
 )
 WORKERS = Option(int, 1, "Threads of the constraint solver.", least=1)
 SEARCHES = (
-    PlacerRow("random", f"{ROOM}.baselines:Random", Speed.CONSTRUCTION),
-    PlacerRow("m-sct", f"{ROOM}.m_sct:MSct", Speed.CONSTRUCTION),
-    PlacerRow("annealing", f"{ROOM}.constructions:Annealing", Speed.SEARCH),
     PlacerRow(
-        "coarse-annealing", f"{ROOM}.coarse_annealing:CoarseAnnealing", Speed.SEARCH
+        name="random",
+        target=f"{ROOM}.baselines:Random",
+        speed=Speed.CONSTRUCTION,
     ),
-    PlacerRow("narrow", f"{ROOM}.narrow:Narrow", Speed.SEARCH),
-    PlacerRow("random-search", f"{ROOM}.group_search:RandomSearch", Speed.SEARCH),
-    PlacerRow("optuna", f"{ROOM}.group_search:Optuna", Speed.SEARCH, library="optuna"),
-    PlacerRow("portfolio", f"{ROOM}.constructions:Portfolio", Speed.SEARCH),
     PlacerRow(
-        "exact",
-        f"{ROOM}.exact:Exact",
-        Speed.SOLVER,
+        name="m-sct",
+        target=f"{ROOM}.m_sct:MSct",
+        speed=Speed.CONSTRUCTION,
+    ),
+    PlacerRow(
+        name="annealing",
+        target=f"{ROOM}.constructions:Annealing",
+        speed=Speed.SEARCH,
+    ),
+    PlacerRow(
+        name="coarse-annealing",
+        target=f"{ROOM}.coarse_annealing:CoarseAnnealing",
+        speed=Speed.SEARCH,
+    ),
+    PlacerRow(
+        name="narrow",
+        target=f"{ROOM}.narrow:Narrow",
+        speed=Speed.SEARCH,
+    ),
+    PlacerRow(
+        name="random-search",
+        target=f"{ROOM}.group_search:RandomSearch",
+        speed=Speed.SEARCH,
+    ),
+    PlacerRow(
+        name="optuna",
+        target=f"{ROOM}.group_search:Optuna",
+        speed=Speed.SEARCH,
+        library="optuna",
+    ),
+    PlacerRow(
+        name="portfolio",
+        target=f"{ROOM}.constructions:Portfolio",
+        speed=Speed.SEARCH,
+    ),
+    PlacerRow(
+        name="exact",
+        target=f"{ROOM}.exact:Exact",
+        speed=Speed.SOLVER,
         options={"workers": WORKERS},
         library="ortools",
     ),
 )
+"""Placers that search, and two constructions that are not in the portfolio."""
 PLACERS: dict[str, PlacerRow] = {row.name: row for row in (*CONSTRUCTIONS, *SEARCHES)}

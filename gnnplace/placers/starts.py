@@ -11,7 +11,7 @@ from gnnplace.arrays import IntArray
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_json
 from gnnplace.placers.search.space import Found, SearchSpace
-from gnnplace.problem import Placement, Problem, faults, placement_from_data
+from gnnplace.problem import Placement, Problem, list_faults, placement_from_data
 
 NOTE = "the start as it was given"
 
@@ -87,7 +87,7 @@ def space_with_start(problem: Problem, start: Placement) -> SearchSpace:
             it.
         DeadlockError: Its sequences contradict the graph.
     """
-    if problems := faults(problem, start.device):
+    if problems := list_faults(problem, start.device):
         raise InputError(f"start: {problems[0]}; loosen that, or give another start")
     space = SearchSpace(problem)
     space.starts = (Found(start.device, space.simulator.find_order(start), NOTE),)

@@ -30,12 +30,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placing.roster import compare as compare
     from gnnplace.placing.roster import compare_intervals as compare_intervals
     from gnnplace.placing.roster import find_placer as find_placer
+    from gnnplace.placing.roster import list_shown_placers as list_shown_placers
     from gnnplace.placing.roster import make_placer as make_placer
+    from gnnplace.placing.roster import make_placer_for as make_placer_for
     from gnnplace.placing.roster import place as place
-    from gnnplace.placing.roster import placer_for as placer_for
     from gnnplace.placing.roster import placer_names as placer_names
     from gnnplace.placing.roster import placer_options as placer_options
-    from gnnplace.placing.roster import shown_placers as shown_placers
     from gnnplace.placing.sizes import Size as Size
     from gnnplace.placing.sizes import SizedModel as SizedModel
     from gnnplace.placing.sizes import choose_microbatches as choose_microbatches

@@ -1,10 +1,12 @@
-"""The first answer of ``gnnplace place``: a placement that runs, while kernels are compiled.
+"""The first answer of ``gnnplace place``: a placement that can run, while kernels are compiled.
 
-Without compiled kernels the search begins a minute late. Meanwhile a second process places the
-problem in plain Python (``NUMBA_DISABLE_JIT``): on one device if that fits, otherwise in chunks,
-otherwise repaired, with the placers of these names. It writes the placement and prints a line; the
-result of the search replaces it. If the kernels are compiled already, none of this happens.
-Complexity: a handful of simulations in Python, tens of microseconds an op each.
+If no kernel is compiled yet, the search begins a minute late. Meanwhile a second process places the
+problem in plain Python (``NUMBA_DISABLE_JIT``): on one device if the problem fits in its memory,
+otherwise in contiguous chunks, otherwise by a repair of the better of these two. It writes the
+placement's file and prints a line; the result of the search later replaces the file. With compiled
+kernels, ``gnnplace place`` starts no second process.
+
+Complexity: a handful of simulations in Python, each some tens of microseconds an op.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ from gnnplace.problem import placement_to_data
 from gnnplace.processes import ends_with_this
 from gnnplace.simulation import LowerBounds, quick_bounds
 
-REPAIRING = 20.0  # seconds that a repair may take
+REPAIRING = 20.0  # seconds that the repair may take
 
 
 class Plain(Placer):
-    """One device, or else chunks, or else what a repair makes of them."""
+    """A placer for plain Python, which tries one device, then chunks, then a repair."""
 
     name = "first answer"
 
@@ -50,16 +52,20 @@ class Plain(Placer):
         """Try one device, then chunks; repair the better of them if neither fits the memory."""
         answers = []
         for placer in (Single(), Contiguous(moves=False)):
-            one = placer.search(space, rng, deadline)
-            answers.append(Found(one.device, one.order, placer.name))
-            if space.simulator.excess(one.device, one.order)[1] == 0:
-                return answers[-1]
-        best = min(answers, key=lambda one: space.score(one.device, one.order))
-        order = repair(space, best.device, best.order, time.perf_counter() + REPAIRING)
-        return Found(*order, f"{best.note}, repaired")
+            result = placer.search(space, rng, deadline)
+            answer = Found(result.device, result.order, placer.name)
+            _, excess_bytes = space.simulator.excess(answer.device, answer.order)
+            if excess_bytes == 0:
+                return answer
+            answers.append(answer)
+
+        best = min(answers, key=lambda answer: space.score(answer.device, answer.order))
+        repair_deadline = time.perf_counter() + REPAIRING
+        device, order = repair(space, best.device, best.order, repair_deadline)
+        return Found(device, order, f"{best.note}, repaired")
 
     def _bounds(self, space: SearchSpace) -> LowerBounds:
-        """Return the quick ones: the other bounds take seconds in Python."""
+        """Return only the quick bounds: the others take seconds in Python."""
         return quick_bounds(space.problem, space.compiled)
 
 
@@ -71,24 +77,26 @@ def writing_first_answer(
     output: str,
     extra: dict[str, Any],
 ) -> Iterator[None]:
-    """Have a first answer made in another process while the block runs.
+    """Make a first answer in another process while the block runs; end that process after it.
 
     Args:
-        what: a problem file.
-        cluster: instead of the problem's own.
-        microbatches: shares that the batch is cut into.
-        output: The file of the placement.
-        extra: entries of the placement's file besides.
+        what: The path of a problem file.
+        cluster: The cluster to place on; None: the problem's own.
+        microbatches: Number of micro-batches that the batch is cut into.
+        output: The path of the placement's file, which is written.
+        extra: More entries of the placement's file.
     """
-    about: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "what": what,
         "cluster": cluster,
         "microbatches": microbatches,
+        "output": output,
+        "extra": extra,
     }
-    about |= {"output": output, "extra": extra}
-    command = [sys.executable, "-m", "gnnplace.placing.first_answer", json.dumps(about)]
+    module = "gnnplace.placing.first_answer"
+    command = [sys.executable, "-m", module, json.dumps(arguments)]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    # A session of its own: Ctrl-C is for the process that searches, which ends this one.
+    # In another process group, so that Ctrl-C only reaches this process, which then ends the other.
     with subprocess.Popen(
         command, env=environment, start_new_session=True, preexec_fn=ends_with_this()
     ) as process:
@@ -98,13 +106,14 @@ def writing_first_answer(
             process.terminate()
 
 
-def _answer(
+def _write_answer(
     what: str,
     cluster: str | None,
     microbatches: int,
     output: str,
     extra: dict[str, Any],
 ) -> None:
+    """Place the problem, write the placement and print a line; see ``writing_first_answer``."""
     problem = read_on_cluster(what, cluster, microbatches)
     result: Result = Plain().place(problem)
     write_json(output, placement_to_data(result.placement, problem) | extra)
@@ -114,6 +123,6 @@ def _answer(
 
 
 if __name__ == "__main__":
-    # Whoever started this reads the same problem and says what is wrong with it.
+    # The process that started this one reads the same problem, and reports its errors.
     with suppress(GnnplaceError):
-        _answer(**json.loads(sys.argv[1]))
+        _write_answer(**json.loads(sys.argv[1]))

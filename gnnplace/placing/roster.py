@@ -20,12 +20,18 @@ from gnnplace.placers import (
     Option,
     PlacerRow,
     Speed,
-    installed,
+    find_installed_placers,
     load_installed_class,
     load_named_class,
     parse_name,
 )
-from gnnplace.problem import Constraints, Given, Problem, as_constraints, constrained
+from gnnplace.problem import (
+    Constraints,
+    Given,
+    Problem,
+    apply_constraints,
+    as_constraints,
+)
 
 if TYPE_CHECKING:
     from gnnplace.placers import Placer, Result, SearchSpace, ThroughputResult
@@ -54,7 +60,7 @@ class PlaceOptions:
     seed: int = 0
 
 
-def placer_for(objective: str, name: str | Placer, **options: object) -> Placer:
+def make_placer_for(objective: str, name: str | Placer, **options: object) -> Placer:
     """Return a placer by its name, for an objective; see ``place``.
 
     Raises:
@@ -119,7 +125,7 @@ def place(
     check_budget(budget)
     if seed < 0:
         raise InputError(f"seed {seed}: must not be negative")
-    searcher = placer_for(objective, placer, **options)
+    searcher = make_placer_for(objective, placer, **options)
     limits = as_constraints(constraints)
     captured_limit = ((problem.captured or {}).get("constraints") or {}).get(
         "max_devices"
@@ -138,7 +144,7 @@ def place(
         raise InputError(
             "max-devices: with --objective throughput give a smaller cluster"
         )
-    problem = constrained(problem, limits)
+    problem = apply_constraints(problem, limits)
     if limits.max_devices is None:
         return searcher.place(problem, budget=budget, seed=seed)
     from gnnplace.placers import place_on_few
@@ -168,13 +174,13 @@ def compare(
         progress: called with a line before each placer.
     """
     limits = as_constraints(constraints)
-    problem = constrained(problem, limits)
+    problem = apply_constraints(problem, limits)
     device_limit = Constraints(max_devices=limits.max_devices)
     from gnnplace.placers import SearchSpace
 
     space = SearchSpace(problem)
     results: list[Result | Failure] = []
-    for name in names or shown_placers():
+    for name in names or list_shown_placers():
         if progress is not None:
             progress(f"placing with {name}")
         try:
@@ -211,11 +217,13 @@ def compare_intervals(
         raise InputError(
             "max-devices: compare it for the time of a step, not for throughput"
         )
-    problem = constrained(problem, limits)
-    from gnnplace.placers import intervals
+    problem = apply_constraints(problem, limits)
+    from gnnplace.placers import compute_intervals
 
     results = compare(problem, names, budget=budget, seed=seed, progress=progress)
-    return intervals(problem, results, budget=budget, seed=seed, progress=progress)
+    return compute_intervals(
+        problem, results, budget=budget, seed=seed, progress=progress
+    )
 
 
 UNTRAINED = "learned-untrained"
@@ -243,7 +251,7 @@ def _improvement(walks: int) -> Improvement | None:
     return Improvement(walks)
 
 
-def _learned(
+def _make_learned(
     order: str | None = None, checkpoint: str | None = None, improve: int = 0
 ) -> LearnedPlacer:
     orders = _orders(order)
@@ -257,12 +265,12 @@ def _learned(
     return LearnedPlacer(policy, orders, improvement=improvement)
 
 
-def _untrained(order: str | None = None, improve: int = 0) -> Placer:
+def _make_untrained(order: str | None = None, improve: int = 0) -> Placer:
     orders = _orders(order)
     improvement = _improvement(improve)
-    from gnnplace.policy import untrained
+    from gnnplace.policy import make_untrained
 
-    return untrained(orders, improvement)
+    return make_untrained(orders, improvement)
 
 
 def _gnn(
@@ -270,9 +278,9 @@ def _gnn(
 ) -> Placer:
     if order is not None:
         check_network_order(order, AUTO)
-    from gnnplace.policy import GnnPlacer, load_gnn, trusting
+    from gnnplace.policy import GnnPlacer, load_gnn, trust_classes
 
-    with trusting(bool(trust)):
+    with trust_classes(bool(trust)):
         if checkpoint is None:
             policy = None
         else:
@@ -283,7 +291,7 @@ def _gnn(
 def _best(order: str | None = None, checkpoint: str | None = None) -> Placer:
     from gnnplace.policy import Best
 
-    return Best(_learned(order, checkpoint))
+    return Best(_make_learned(order, checkpoint))
 
 
 TOLD = (
@@ -314,7 +322,7 @@ POLICY_OPTIONS = {"order": ORDER, "checkpoint": CHECKPOINT}
 POLICIES = (
     PlacerRow(
         "learned",
-        _learned,
+        _make_learned,
         Speed.SEARCH,
         options=POLICY_OPTIONS | {"improve": IMPROVE},
         executed=True,
@@ -328,7 +336,7 @@ POLICIES = (
     ),
     PlacerRow(
         UNTRAINED,
-        _untrained,
+        _make_untrained,
         Speed.SEARCH,
         options={"order": ORDER, "improve": IMPROVE},
         shown=False,
@@ -342,10 +350,10 @@ def placer_names() -> tuple[str, ...]:
     """Return the names of all placers; those of packages that are installed beside this one come
     last.
     """
-    return (*ROSTER, *installed(frozenset(ROSTER)))
+    return (*ROSTER, *find_installed_placers(frozenset(ROSTER)))
 
 
-def shown_placers() -> tuple[str, ...]:
+def list_shown_placers() -> tuple[str, ...]:
     """Return the names of the placers that a comparison shows unasked: all but the untrained
     control.
     """
@@ -371,7 +379,7 @@ def find_placer(name: str) -> tuple[PlacerRow, dict[str, Any]]:
         InputError: an unknown placer, or a class that is none.
     """
     base, written = parse_name(name)
-    plugins = installed(frozenset(ROSTER))
+    plugins = find_installed_placers(frozenset(ROSTER))
     if base in ROSTER:
         return ROSTER[base], written
     if base in plugins:

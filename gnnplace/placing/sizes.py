@@ -1,8 +1,9 @@
-"""``--microbatches auto``: the number of micro-batches and the placement, found together.
+"""``--microbatches auto``: a search of the number of micro-batches, with a placement for each.
 
-Every size is captured and profiled by itself, because small batches run less efficiently: with more
-micro-batches the pipeline fills better, but the work grows. Each size is placed with the whole
-budget, unless its lower bound is above the best step so far.
+With more micro-batches a pipeline fills better, but small batches run less efficiently, so that the
+work grows. Therefore a model is captured and profiled anew for every number of ``SIZES``. Each
+problem is placed with the whole budget, unless its lower bound is above the best step so far.
+Complexity: a capture, a profile and a search for each number.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
 from gnnplace.units import milliseconds_text
 
 AUTO = "auto"
-SIZES = (1, 2, 4, 8, 16, 32)
+SIZES = (1, 2, 4, 8, 16, 32)  # numbers of micro-batches
 Place = Callable[[Problem], Result]
+"""A search: places one problem."""
 
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """One number of micro-batches.
+    """A model cut into one number of micro-batches, and its placement.
 
     Attributes:
-        options: How the model is captured, with that number.
-        program: Captured at that share of the batch; None of a problem file.
-        problem: Profiled at that share, cut.
-        work: Seconds of all ops on one device, the fastest.
-        result: What was found; None if nothing was.
-        note: Why this size has no placement: none exists, or it was skipped.
+        options: How the model is captured, with that number of micro-batches.
+        program: The program of one micro-batch; None for a problem file.
+        problem: The problem of all micro-batches.
+        work: Seconds of all ops on the fastest device; NaN if no device can run all of them.
+        result: The placement that was found; None if none was, or none was searched.
+        note: Why there is no placement: none exists, or this size was skipped.
     """
 
     options: CaptureOptions
@@ -56,11 +58,11 @@ class SizedModel:
     """A model that is tried at several numbers of micro-batches.
 
     Attributes:
-        model: Its name, or a problem file that is not cut yet (its times and bytes are then
-            divided, as nothing can be profiled).
-        cluster: The cluster of the model, or instead of the problem's own.
-        options: How the model is captured; their number of micro-batches does not matter.
-        correct: What is to be done to every problem, such as to calibrate it.
+        model: The name of a model, or the path of a problem file for the whole batch. Nothing of a
+            file can be profiled again, so its times and bytes are divided.
+        cluster: The cluster to place on; None: the problem's own, or this machine.
+        options: How the model is captured. Their number of micro-batches is not used.
+        correct: A function that every problem passes through, such as a calibration.
         progress: Called with a line when something begins that takes seconds.
     """
 
@@ -71,17 +73,19 @@ class SizedModel:
     progress: Progress | None = None
 
     def sizes(self) -> Iterator[Size]:
-        """Yield the sizes from the whole batch on, as long as it can be cut.
+        """Yield the sizes, from the whole batch to the first number that it cannot be cut into.
 
         Raises:
-            InputError: The model cannot be captured whole.
+            InputError: The model cannot be captured with the whole batch.
+            CaptureError: The same.
         """
         for count in SIZES:
             try:
-                yield self._size(replace(self.options, microbatches=count))
+                yield self._make_size(replace(self.options, microbatches=count))
             except OtherLossError as error:
+                # Micro-batches would change the model's loss.
                 if self.progress is not None:
-                    if count == 2:
+                    if count == SIZES[1]:
                         reason = f"the batch is left whole: {error}"
                     else:
                         reason = str(error)
@@ -92,8 +96,8 @@ class SizedModel:
                     raise
                 return
 
-    def _size(self, options: CaptureOptions) -> Size:
-        """Return the model captured and profiled with so many micro-batches."""
+    def _make_size(self, options: CaptureOptions) -> Size:
+        """Capture and profile the model with the number of micro-batches of ``options``."""
         program = None
         if is_problem_file(self.model):
             full_batch = replace(options, microbatches=1)
@@ -103,85 +107,96 @@ class SizedModel:
             problem = with_microbatches(problem, options.microbatches)
         else:
             program = capture_model(self.model, options=options)
-            say_batch(
-                program, self.progress if options.microbatches == SIZES[1] else None
-            )
+            # Say once how the batch is cut.
+            is_first_cut = options.microbatches == SIZES[1]
+            say_batch(program, self.progress if is_first_cut else None)
             cluster = self.cluster or "auto"
             problem = profile_model(
                 program, cluster, options=options, progress=self.progress
             )
         problem = self.correct(problem)
         return Size(
-            options=options, program=program, problem=problem, work=_work(problem)
+            options=options,
+            program=program,
+            problem=problem,
+            work=_compute_work(problem),
         )
 
 
 def choose_microbatches(
     sized_model: SizedModel, place: Place
 ) -> tuple[list[Size], Size]:
-    """Place a model at every size that its batch allows. Return all sizes and the one to take.
+    """Place a model at every size. Return all sizes, and the one with the shortest step.
 
     The arguments are those of ``try_sizes``.
 
     Raises:
-        InputError: The model cannot be captured whole.
-        InfeasibleError: No size has a placement; says why the whole batch has none.
+        InputError: The model cannot be captured with the whole batch.
+        InfeasibleError: No size has a placement; the message says why the whole batch has none.
     """
     sizes = try_sizes(sized_model, place)
     return sizes, choose(sizes)
 
 
 def try_sizes(sized_model: SizedModel, place: Place) -> list[Size]:
-    """Place a model at every size that its batch allows.
+    """Place a model at every size that its batch can be cut into.
 
     Args:
         sized_model: The model, its cluster, and how it is captured.
-        place: Places one problem.
+        place: The search that places one problem.
 
     Raises:
-        InputError: The model cannot be captured whole.
+        InputError: The model cannot be captured with the whole batch.
     """
     progress = sized_model.progress
     sizes: list[Size] = []
-    best = np.inf
+    best_step_time = np.inf
     for size in sized_model.sizes():
         bound = lower_bound(size.problem)
-        if bound >= best:
+        if bound >= best_step_time:
             note = f"not placed: no step of it is below {milliseconds_text(bound)} ms"
             sizes.append(replace(size, note=note))
             continue
         if progress is not None:
             progress(f"placing {size.microbatches} micro-batches")
-        sizes.append(_placed(size, place))
-        result = sizes[-1].result
-        best = min(best, result.step_time if result is not None else np.inf)
+        placed = _place_size(size, place)
+        sizes.append(placed)
+        if placed.result is not None:
+            best_step_time = min(best_step_time, placed.result.step_time)
     return sizes
 
 
 def choose(sizes: list[Size]) -> Size:
-    """Return the size with the shortest step; of equal ones the one of fewest micro-batches.
+    """Return the size with the shortest step; of equal ones, that with the fewest micro-batches.
 
     Raises:
-        InfeasibleError: no size has a placement; says why the whole batch has none.
+        InfeasibleError: No size has a placement; the message says why the whole batch has none.
     """
-    placed = [size for size in sizes if size.result is not None]
-    if not placed:
+    best: Size | None = None
+    best_step_time = np.inf
+    for size in sizes:
+        if size.result is None:
+            continue
+        if best is None or size.result.step_time < best_step_time:
+            best = size
+            best_step_time = size.result.step_time
+    if best is None:
         raise InfeasibleError(f"micro-batches: no size can be placed; {sizes[0].note}")
-    return min(
-        placed, key=lambda size: size.result.step_time if size.result else np.inf
-    )
+    return best
 
 
-def _placed(size: Size, place: Place) -> Size:
+def _place_size(size: Size, place: Place) -> Size:
+    """Return the size with its placement, or with the reason why it has none."""
     try:
         return replace(size, result=place(size.problem))
     except InfeasibleError as error:
         return replace(size, note=str(error))
 
 
-def _work(problem: Problem) -> float:
-    able = np.isfinite(problem.times).all(axis=0)
-    seconds = problem.times[:, able].sum(axis=0)
+def _compute_work(problem: Problem) -> float:
+    """Return the seconds of all ops on the fastest device; NaN if no device can run them all."""
+    runs_all_ops = np.isfinite(problem.times).all(axis=0)
+    seconds = problem.times[:, runs_all_ops].sum(axis=0)
     if len(seconds):
         return float(seconds.min())
     return float("nan")

@@ -1,17 +1,20 @@
-"""Kernels compiled, or loaded from disk, before a budget runs; and whether they have been.
+"""Warming: compiling kernels, or loading them from disk, before a budget runs.
 
-Placers place two tiny problems, the second with micro-batches and little memory; a search that a
-budget would cut short runs a few steps of its own besides, so that all of it is compiled however
-slowly that goes. What only large problems need, the search on narrow groups, is compiled for these
-alone, and the graph network for these and for first choices without a budget. A construction on a
-problem of one micro-batch with memory to spare compiles what the first tiny problem needs. Numba
-keeps what it compiled in ``cache_folder``; a note there says for which placers all is done, for
-these sources on this machine, so that nobody has to import or compile anything to know.
+**What is compiled.** ``warm`` has placers place two tiny problems; the second one is *tight*, with
+micro-batches and little memory. Searches also run a few steps by themselves, because a budget
+could end before their kernels are compiled. ``WarmingScope`` says what else is needed: the search
+on narrow groups only for large problems, the graph network for these and for answers without a
+budget. A construction on a problem that is not tight needs the first tiny problem only.
 
-Numba compiles on one core. The simulator, its bounds and annealing are what all searches share; the
-learned placer's decoder and passes are its own. So a second process (``beside``) imports what it
-needs while this one compiles the shared kernels, loads those from disk, and compiles the learned
-placer's own while this one goes on with the others': nothing is compiled twice.
+**What is remembered.** Numba keeps compiled kernels in ``cache_folder``. An empty file there, a
+*note*, says that all kernels of a placer are compiled, for these sources on this machine. So
+``is_warm`` needs to import and compile nothing.
+
+**Two processes.** Numba compiles on one core. All searches share the simulator, its bounds and
+annealing; only the learned placer needs its decoder and passes. So while this process compiles the
+shared kernels, a second one (``beside``) does its imports. Then it loads the shared kernels from
+disk and compiles the learned placer's, while this one compiles those of the other placers. Nothing
+is compiled twice.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import numpy as np
 from numba.core import event
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.files import uncollected
+from gnnplace.files import pause_garbage_collection
 from gnnplace.foreign import naming_extras
 from gnnplace.graph import KERNELS, sum_op_flows
 from gnnplace.placers import (
@@ -49,8 +52,8 @@ from gnnplace.placing.roster import (
     TIME,
     UNTRAINED,
     find_placer,
-    placer_for,
-    shown_placers,
+    list_shown_placers,
+    make_placer_for,
 )
 from gnnplace.problem import Problem, with_microbatches
 from gnnplace.processes import ends_with_this
@@ -60,28 +63,32 @@ if TYPE_CHECKING:
     from gnnplace.policy import LearnedPlacer
 
 Progress = Callable[[str], None]
-LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # The members of ``best``
+# The members of ``best``: the learned placer, and those that this process compiles meanwhile.
+LEARNED = "learned"
+OTHERS = ["portfolio", "annealing"]
 MODULE = "gnnplace.placing.warming"
-WARMING = 0.02  # seconds of budget that reach a placer's search as well
-FEW_MOVES = 20.0  # Moves of the learned placer's search
+WARMING = 0.02  # seconds of a budget that reaches a placer's search
+FEW_MOVES = 20.0  # moves of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
-# Kernels that a placer needs, for the line of progress; fewer where a second process helps. Others
-# need no more than the portfolio.
+
+# Numbers of kernels, for the line of progress.
 NUMBER = {"best": 139, "learned": 120, "learned-untrained": 120, "single": 66}
-# The placers that search large problems on groups.
+FEWER = 102  # of any other placer: those of the portfolio
+GROUPS = 29  # more of them for large problems, of the placers ``ON_GROUPS``
 ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")
-FEWER = 102
-GROUPS = 29  # Further kernels for large problems
-ROOMS = ("graph", "simulation", "placers", "policy")  # The rooms that have kernels
+
+DIGEST_DIGITS = 16  # of a note's name
+ROOMS = ("graph", "simulation", "placers", "policy")  # packages that have kernels
 
 
 class WarmingScope(NamedTuple):
-    """The sorts of problems that kernels are compiled for.
+    """The kinds of problems that kernels are compiled for.
 
     Attributes:
-        large: Problems that are searched on narrow groups too.
-        network: Answers of `learned` and `best` that the graph network decodes for.
-        tight: Problems of several micro-batches, or whose memory some placement exceeds.
+        large: Whether problems are so large that they are also searched on narrow groups.
+        network: Whether `learned` and `best` ask the graph network.
+        tight: Whether problems may have several micro-batches, or too little memory for some
+            placement.
     """
 
     large: bool
@@ -99,54 +106,54 @@ def warm(
 ) -> None:
     """Compile the kernels of placers, or load them from disk.
 
-    Where those of ``best`` are missing, a second process compiles the learned placer's own while
-    this one compiles the others; what it leaves on disk is loaded here then.
+    If kernels of ``best`` are missing, a second process compiles those of the learned placer
+    meanwhile, and they are then loaded from disk.
 
     Args:
-        names: The names of placers, all that are shown by default; one that is unknown is left to
-            whoever places with it.
-        objective: What they place for.
-        progress: Called with a line now and then while something is compiled.
-        num_ops: Ops of the problem that is to be placed; None: of any size.
-        budget: Seconds of search that are to come; None: some.
-        space: The problem that is to be placed, so that a construction compiles what it needs of
-            it; None: any problem.
+        names: The names of placers; by default all that comparisons show. An unknown name is
+            skipped here; placing with it is an error.
+        objective: The objective that they place for.
+        progress: Called with a line now and then while kernels are compiled.
+        num_ops: Number of ops of the problem to be placed; None: any number.
+        budget: Seconds that the problem will be searched; None: any budget but 0.
+        space: The problem to be placed, so that constructions compile only what it needs. None:
+            any problem.
     """
-    names = list(names or shown_placers())
+    names = list(names or list_shown_placers())
     scope = find_scope(num_ops, budget)
     announced = scope._replace(tight=space is None)
-    unnoted: list[str] = []
-    registered: list[str] = []
-    for name in names:
-        if not _is_noted(name, objective, announced):
-            unnoted.append(name)
-        if _is_known(name, objective):
-            registered.append(name)
-    if progress is not None and unnoted:
+    is_noted = all(_is_noted(name, objective, announced) for name in names)
+    if progress is not None and not is_noted:
         progress(f"compiling kernels (once; kept in {cache_folder().parent})")
-    names = registered
-    # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
-    with uncollected(), _telling(progress, names, scope.large):
+    names = [name for name in names if _is_known(name, objective)]
+
+    # The compiler makes many objects that stay: collecting garbage would take a tenth of the time.
+    with pause_garbage_collection(), _report_progress(progress, names, scope.large):
         if space is not None and all(
             find_placer(name)[0].is_construction for name in names
         ):
             is_tight = space.problem.microbatches > 1 or space.memory_matters
             scope = scope._replace(tight=is_tight)
         if objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
-            with beside([LEARNED]) as go:
+            with warm_beside([LEARNED]) as start_compiling:
                 _warm_shared(scope)
-                go()
-                _warm_all([*OTHERS, *(["narrow"] if scope.large else [])], scope)
+                start_compiling()
+                placers = [*OTHERS, "narrow"] if scope.large else OTHERS
+                _warm_all(placers, scope)
         _warm_all(names, scope, objective)
-    for name in names:
-        for large, network, tight in product(
-            {False, scope.large}, {False, scope.network}, {False, scope.tight}
-        ):
-            _note(name, objective, WarmingScope(large, network, tight)).touch()
+
+    # What is compiled for a scope is enough for every narrower one.
+    narrower_scopes = product(
+        {False, scope.large}, {False, scope.network}, {False, scope.tight}
+    )
+    for large, network, tight in narrower_scopes:
+        noted_scope = WarmingScope(large=large, network=network, tight=tight)
+        for name in names:
+            _find_note(name, objective, noted_scope).touch()
 
 
 def _warming_problems(scope: WarmingScope) -> list[Problem]:
-    """Return the tiny problems that placers place; the second one is tight."""
+    """Return the tiny problems that placers place; a second one, if there is one, is tight."""
     problems = [training_chain()]
     if scope.tight:
         problems.append(with_microbatches(training_chain(memory=48.0), 2))
@@ -154,6 +161,7 @@ def _warming_problems(scope: WarmingScope) -> list[Problem]:
 
 
 def _warm_all(names: list[str], scope: WarmingScope, objective: str = TIME) -> None:
+    """Compile the kernels of placers; those that fail, or need a missing library, are skipped."""
     for problem in _warming_problems(scope):
         for name in names:
             with suppress(GnnplaceError), naming_extras():
@@ -161,30 +169,37 @@ def _warm_all(names: list[str], scope: WarmingScope, objective: str = TIME) -> N
 
 
 def _warm_shared(scope: WarmingScope) -> None:
-    """Compile the simulator, its bounds and list schedules, which all placers share."""
+    """Compile the simulator, its bounds and list scheduling, which all placers share."""
     for problem in _warming_problems(scope):
         with suppress(GnnplaceError):
             space = SearchSpace(problem)
-            result = placer_for(TIME, "single").place(problem, space=space)
+            result = make_placer_for(TIME, "single").place(problem, space=space)
             space.sequence(result.placement.device)
 
 
 def find_scope(num_ops: int | None, budget: float | None = None) -> WarmingScope:
-    """Return what is compiled for a problem of so many ops and a budget; None: of any size."""
+    """Return what has to be compiled for a problem.
+
+    Args:
+        num_ops: Number of ops of the problem; None: any number.
+        budget: Seconds that it will be searched; None: any budget but 0.
+    """
     large = num_ops is None or num_ops >= LEAST_TIGHT
-    return WarmingScope(large, network=large or budget == 0)
+    return WarmingScope(large=large, network=large or budget == 0)
 
 
 def _is_known(name: str, objective: str) -> bool:
+    """Return whether a placer of this name can be made; its modules are imported."""
     try:
         with naming_extras():
-            return bool(placer_for(objective, name).name)
+            return bool(make_placer_for(objective, name).name)
     except GnnplaceError:
         return False
 
 
 def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) -> None:
-    placer: Any = placer_for(objective, name)
+    """Compile the kernels that a placer needs for a problem."""
+    placer: Any = make_placer_for(objective, name)
     space = SearchSpace(problem)
     if name in ("best", LEARNED, UNTRAINED):
         learned = getattr(placer, "learned", placer)
@@ -193,6 +208,8 @@ def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) 
     if learned is not None and not scope.network:
         learned.network = None
     result = placer.place(problem, budget=0.0, space=space)
+
+    # Parts of the search that a short budget may not reach.
     if objective == TIME and name in ("best", "portfolio", "annealing"):
         start = Found(result.placement.device, result.simulation.order)
         anneal(space, start, np.random.default_rng(0), 0.0)
@@ -201,13 +218,13 @@ def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) 
     if scope.large and objective == TIME and name in ("best", LEARNED):
         _ask_network(space)
     if objective == TIME and learned is not None:
-        _search(space, learned)
+        _search_moves(space, learned)
     else:
         placer.place(problem, budget=WARMING, space=space)
 
 
 def _search_groups(space: SearchSpace) -> None:
-    """Run a lap of the search on narrow groups, which only large problems get."""
+    """Run a lap of the search on narrow groups, which only large problems need."""
     from gnnplace.placers import ChunkSearch, Expansion, narrow_groups, rank_starts
 
     narrow = narrow_groups(space, 4)
@@ -218,21 +235,22 @@ def _search_groups(space: SearchSpace) -> None:
 
 
 def _ask_network(space: SearchSpace) -> None:
-    """Run a decode of the graph network, which only large problems get."""
+    """Decode once with the graph network."""
     from gnnplace.policy import LearnedPlacer, Rollouts, load_policy, network_decodes
 
     network = LearnedPlacer().find_network()
-    if network is not None:  # else torch is missing, and nobody will ask it
+    if network is not None:  # without torch there is none, and nothing will ask it
         rollouts = Rollouts(space, load_policy())
         network_decodes(rollouts, network, rollouts.aims[0], np.inf)
 
 
-def _search(space: SearchSpace, learned: LearnedPlacer) -> None:
-    """Make the first moves of the learned placer's search."""
+def _search_moves(space: SearchSpace, learned: LearnedPlacer) -> None:
+    """Run the first moves of the learned placer's search."""
     from gnnplace.policy import Anytime, RefiningPasses, Rollouts, load_policy
 
     graph = space.problem.graph
-    sum_op_flows(*graph.edges, graph.num_ops)  # of problems without classes
+    # Only problems without colocation classes need this kernel.
+    sum_op_flows(*graph.edges, graph.num_ops)
     rollouts = Rollouts(space, learned.policy or load_policy())
     best = rollouts.greedy(most=1)[0]
     search = Anytime(RefiningPasses(rollouts), best, np.random.default_rng(0))
@@ -246,12 +264,12 @@ def is_warm(
     budget: float | None = None,
     tight: bool = True,
 ) -> bool:
-    """Return whether ``warm`` once went through for all these placers and a problem like it.
+    """Return whether ``warm`` has compiled all kernels of these placers for such a problem.
 
     Args:
         names: The names of placers.
-        num_ops: Ops of the problem; None: of any size.
-        budget: Seconds of search; None: some.
+        num_ops: Number of ops of the problem; None: any number.
+        budget: Seconds that it will be searched; None: any budget but 0.
         tight: Whether it may have several micro-batches or little memory.
     """
     scope = find_scope(num_ops, budget)._replace(tight=tight)
@@ -259,86 +277,100 @@ def is_warm(
 
 
 def _is_noted(name: str, objective: str, scope: WarmingScope) -> bool:
-    return _note(name, objective, scope).exists()
+    return _find_note(name, objective, scope).exists()
 
 
 def cache_folder() -> Path:
-    """Return where numba keeps the kernels of simulations."""
-    dispatcher: Any = run_kernel  # numba's, which Python calls as the function
+    """Return the folder where numba keeps compiled kernels of simulations."""
+    dispatcher: Any = (
+        run_kernel  # to mypy a function; numba's object has more attributes
+    )
     return Path(dispatcher.stats.cache_path)
 
 
-def _note(name: str, objective: str, scope: WarmingScope) -> Path:
-    """Return the file that says that the kernels of a placer are in the cache."""
-    rooms = [Path(__file__).parents[1] / room for room in ROOMS]
-    sources = [path for room in rooms for path in sorted(room.rglob("*.py"))]
-    states = [(str(path), path.stat().st_mtime_ns) for path in sources]
-    machine = (platform.python_version(), numba.__version__, np.__version__)
-    about = repr((name, objective, *scope, states, machine, platform.processor()))
-    return cache_folder() / f"warm-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+def _find_note(name: str, objective: str, scope: WarmingScope) -> Path:
+    """Return the path of the note that a placer's kernels are compiled for a scope.
+
+    Its name is a digest of all that compiled kernels depend on, such as the sources' times.
+    """
+    package = Path(__file__).parents[1]
+    states = []
+    for room in ROOMS:
+        for path in sorted((package / room).rglob("*.py")):
+            states.append((str(path), path.stat().st_mtime_ns))
+    versions = (platform.python_version(), numba.__version__, np.__version__)
+    key = repr((name, objective, *scope, states, versions, platform.processor()))
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return cache_folder() / f"warm-{digest[:DIGEST_DIGITS]}"
 
 
 @contextmanager
-def _telling(
+def _report_progress(
     progress: Progress | None, names: list[str], large: bool
 ) -> Iterator[None]:
-    """Have lines of progress told while kernels are compiled; none if all are on disk."""
+    """Report progress while the block compiles kernels; if all are on disk, nothing is reported."""
     if progress is None:
         yield
         return
-    number = max((NUMBER.get(name, FEWER) for name in names), default=FEWER)
-    number += GROUPS if large and any(name in ON_GROUPS for name in names) else 0
-    listener = _Teller(progress, number)
+    num_kernels = max((NUMBER.get(name, FEWER) for name in names), default=FEWER)
+    if large and any(name in ON_GROUPS for name in names):
+        num_kernels += GROUPS
+    listener = _CompilationReporter(progress, num_kernels)
     with event.install_listener("numba:compile", listener):
         yield
 
 
-class _Teller(event.Listener):  # type: ignore[misc]
-    """A reporter of how many kernels are compiled."""
+class _CompilationReporter(event.Listener):  # type: ignore[misc]
+    """A listener to the compiler that reports how many kernels are compiled.
 
-    def __init__(self, progress: Progress, number: int) -> None:
+    Args:
+        progress: Called with the lines of the report.
+        num_kernels: The number of kernels that will be compiled, about.
+    """
+
+    def __init__(self, progress: Progress, num_kernels: int) -> None:
         self.progress = progress
-        self.number = number
-        self.next = time.perf_counter() + EVERY
+        self.num_kernels = num_kernels
+        self.next_report = time.perf_counter() + EVERY
 
     def on_start(self, event: object) -> None:
-        """Tell it if the last line is some time ago."""
-        if time.perf_counter() < self.next:
+        """Report the number of kernels, if the last report is some time ago."""
+        if time.perf_counter() < self.next_report:
             return
-        self.next = time.perf_counter() + EVERY
-        ready = sum(bool(kernel.signatures) for kernel in KERNELS)
-        number = max(self.number, ready + 1)
+        self.next_report = time.perf_counter() + EVERY
+        num_compiled = sum(bool(kernel.signatures) for kernel in KERNELS)
+        # The kernel that starts now is not compiled yet.
+        num_kernels = max(self.num_kernels, num_compiled + 1)
         folder = cache_folder().parent
         self.progress(
-            f"compiling kernels (once; kept in {folder}): {ready} of {number}"
+            f"compiling kernels (once; kept in {folder}): {num_compiled} of {num_kernels}"
         )
 
     def on_end(self, event: object) -> None:
-        """Do nothing: the next start tells."""
+        """Do nothing: the start of the next compilation reports."""
 
 
 @contextmanager
-def beside(names: list[str]) -> Iterator[Callable[[], None]]:
-    """Have kernels of other placers compiled while the block runs; wait for them at its end.
+def warm_beside(names: list[str]) -> Iterator[Callable[[], None]]:
+    """Compile kernels of other placers in a second process while the block runs, and wait for it.
 
-    The block gets a function to call when the kernels that they share with its own are on disk.
-    Until then the process imports. On a single core nothing is started. A process that fails is of
-    no consequence: whoever needs a kernel that is not there compiles it.
+    The block gets a function, which it calls when the kernels that all placers share are on disk.
+    Until then the second process only imports. With a single core there is no second process. If it
+    fails, nothing is lost: a kernel that is missing is compiled where it is needed.
 
     Args:
-        names: The names of these placers.
+        names: The names of the placers.
     """
     if len(os.sched_getaffinity(0)) < 2:
         yield lambda: None
         return
     command = [sys.executable, "-m", MODULE, *names]
-    silent = subprocess.DEVNULL
-    # A session of its own: Ctrl-C is for the process that waits, which ends this one.
+    # In another process group, so that Ctrl-C only reaches this process, which then ends the other.
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
-        stdout=silent,
-        stderr=silent,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=ends_with_this(),
     ) as process:
@@ -352,17 +384,20 @@ def beside(names: list[str]) -> Iterator[Callable[[], None]]:
 
 
 def _main(names: list[str]) -> None:
-    """Compile what placers need; of placers that are named, what small problems need.
+    """Compile all kernels; or with names, as ``beside`` starts it, those for small problems.
 
-    With names, which is how ``beside`` starts it, it begins when its standard input ends.
+    With names, compiling begins when the standard input ends.
     """
-    if names:
-        for name in names:
-            _is_known(name, TIME)  # imports what the placer needs
-        sys.stdin.read()
-    warm(names or None, progress=print, num_ops=0 if names else None)
+    if not names:
+        warm(progress=print)
+        return
+    for name in names:
+        _is_known(name, TIME)  # imports the placer's modules
+    sys.stdin.read()
+    warm(names, progress=print, num_ops=0)
 
 
 if __name__ == "__main__":
     _main(sys.argv[1:])
-    gc.freeze()  # the compiler's objects: to look for garbage among them at the end takes a second
+    # At the end of the process, collecting the compiler's objects would take a second.
+    gc.freeze()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.planning.rows import PricedTable, price_plans
     from gnnplace.planning.sharded import (
         ShardPlan,
-        plan_of_split,
+        make_split_plan,
         plan_shard,
         read_shard_plan,
         shard_model,
@@ -45,10 +45,10 @@ __all__ = [
     "compare_plans",
     "fit_plan",
     "judge_fit",
+    "make_split_plan",
     "make_study_plan",
     "plan_devices",
     "plan_model",
-    "plan_of_split",
     "plan_shard",
     "price_plans",
     "read_given",

@@ -1,11 +1,12 @@
 """`FitAnswer`: the memory of a plan's fullest device by part, and changes that would make it fit.
 
-All numbers come from the pricer of steps: of a decoder of the catalogue by its sizes
-(`plans.spec_answers`), of any other model by its capture (`plans.answers`). A change is the same
-plan with one word, the optimizer or the trained parameters changed, and priced again. Changes of
-words come first, since they leave the result of training as it is; then changes of the optimizer,
-then changes of what is trained. Within each kind the fastest is first. A captured model has changes
-of words alone.
+All numbers come from the pricer of steps. A decoder of the catalogue is priced by its sizes
+(`plans.spec_answers`), any other model by its capture (`plans.answers`). A change is the same plan
+with one word, the optimizer or the set of trained parameters replaced, priced again.
+
+Changes of words come first, because they do not change the result of training; then changes of the
+optimizer, then changes of what is trained. Within each kind the fastest comes first. For a captured
+model only changes of words are tried. Complexity: one price for each change.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from gnnplace.plans import (
     Progress,
     SearchOptions,
     TrainingJob,
+    find_fullest_memory,
     find_memory_limit,
     find_named,
     find_named_chain,
-    fullest_parts,
     make_plan_answer,
     make_pricing_setting,
     parse_spec,
@@ -54,10 +55,13 @@ WORDS = "words"
 OPTIMIZER = "optimizer"
 TRAINED = "trained parameters"
 KINDS = (WORDS, OPTIMIZER, TRAINED)
-"""What a change is of, in the order in which changes are preferred."""
+"""What a change replaces, in the order in which changes are preferred."""
 LEANER_OPTIMIZERS = ("adamw-8bit", "adafactor")
+"""Optimizers that are tried instead of the plan's."""
 LEANER_TRAINING = ("r=16", "r=16,bits=4", "r=16,bits=4,expert_bits=4")
+"""Adapters that are tried instead of training all parameters, as `--lora` takes them."""
 OFFLOADED_PARTS = ("0.5", "1")
+"""Parts of the activations that are tried to be offloaded."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,10 @@ class FitChange:
     """A plan with a single change.
 
     Attributes:
-        kind: What is changed, of `KINDS`.
-        change: The change, such as "zero=3".
-        step_time: Predicted seconds of a step.
-        parts: Bytes of the fullest device.
+        kind: What is changed, one of `KINDS`.
+        change: The change as the user types it, such as "zero=3" or "--optimizer adafactor".
+        step_time: Predicted seconds of a step with the change.
+        parts: Bytes of the fullest device with the change, by part.
     """
 
     kind: str
@@ -83,13 +87,14 @@ class FitTerms:
 
     Attributes:
         cluster: The cluster's name.
-        framework: The framework whose bytes count.
-        precision: The precision in Lightning's words.
-        optimizer: The optimizer.
+        framework: The framework whose memory is predicted.
+        precision: The precision in Lightning's words, such as "bf16-mixed".
+        optimizer: The optimizer's name.
         batch: Examples of a step.
-        length: Tokens of an example; None where examples are no rows of tokens.
+        length: Tokens of an example; None if examples are not rows of tokens.
         adapters: Adapters that are trained; None: all parameters are.
-        slack_source: What the slack consists of, and where its constants come from.
+        slack_source: In words: what the slack of `MemoryParts` consists of, and where its constants
+            come from.
     """
 
     cluster: str
@@ -107,13 +112,14 @@ class FitAnswer:
     """The answer to whether a plan fits, and what would make it fit.
 
     Attributes:
-        spec: The plan.
-        terms: The terms on which it was priced.
-        answer: Its price.
-        parts: Bytes of the fullest device.
-        changes: Single changes that fit, the smallest first; none where the plan fits.
-        nearest: The change that lacks the fewest bytes, if none fits.
-        job: The model and how it is trained.
+        spec: The plan in words.
+        terms: The terms on which the plan was priced.
+        answer: The plan's price.
+        parts: Bytes of the fullest device, by part.
+        changes: Single changes with which the plan fits, in the order that the module describes;
+            empty if the plan fits as it is.
+        nearest: If no change fits, the one whose fullest device lacks the fewest bytes.
+        job: The model and how it is trained; None if it is not known.
     """
 
     spec: PlanSpec
@@ -126,23 +132,23 @@ class FitAnswer:
 
     @property
     def fits(self) -> bool:
-        """Return whether the fullest device likely holds the plan."""
+        """Return whether the plan likely fits its fullest device."""
         return self.answer.feasible
 
 
-def _slack_source(framework: Framework) -> str:
-    """Return what a framework's slack consists of and where its constants come from."""
+def _describe_slack(framework: Framework) -> str:
+    """Return in words what a framework's slack consists of, and where its constants come from."""
     constants = framework.constants.constants
     context = constants["context"]
     fragmentation = constants["fragmentation"]
     return (
         f"{context.value:g} {context.unit} of libraries ({context.source}), and "
-        f"{fragmentation.value - 1:.1%} of what comes and goes ({fragmentation.source})"
+        f"{fragmentation.value - 1:.1%} of activations ({fragmentation.source})"
     )
 
 
 def _make_sized_terms(setting: PricingSetting, spec: PlanSpec) -> FitTerms:
-    """Return the terms of a plan that is priced by sizes."""
+    """Return the terms of a plan whose model is priced by its sizes."""
     framework = setting.framework
     decoder = setting.decoder
     return FitTerms(
@@ -153,7 +159,7 @@ def _make_sized_terms(setting: PricingSetting, spec: PlanSpec) -> FitTerms:
         batch=spec.batch or decoder.batch,
         length=decoder.length,
         adapters=decoder.adapters,
-        slack_source=_slack_source(framework),
+        slack_source=_describe_slack(framework),
     )
 
 
@@ -169,13 +175,14 @@ def fit_plan(
     Args:
         job: The model and how it is trained.
         cluster: The devices, with the memory that plans may use.
-        plan: The plan; None: the fastest that a launcher can run, or where nothing fits the one
-            that lacks the fewest bytes.
-        options: Options of that search, and the framework and the environment of a given plan.
-        progress: Called with a line for each thing that is done.
+        plan: The plan; None: the fastest that a launcher can run. If no plan fits, the one that
+            lacks the fewest bytes.
+        options: Options of that search. For a given plan, its framework and environment.
+        progress: Called with a line when a step of the work begins.
 
     Raises:
-        InputError: If the plan cannot be, or a captured model's plan is not given in words.
+        InputError: If the plan is impossible whatever its bytes, or if a captured model's plan is
+            not given in words.
         CaptureError: If the model cannot be captured; the message names the module.
     """
     options = options or SearchOptions()
@@ -187,15 +194,19 @@ def fit_plan(
     if plan is None:
         try:
             plan = launcher_plans(named, cluster, options, job.precision, progress)[0]
-        except InfeasibleError:  # no launcher can be told a plan that fits
-            plan = leanest_spec(_setting(named, cluster, job, options), options.modes)
+        except InfeasibleError:  # no launcher can run a plan that fits
+            plan = leanest_spec(
+                _make_setting(named, cluster, job, options), options.modes
+            )
     if isinstance(plan, PlanSpec) and options.launcher:
         plan = price_words(named, cluster, plan, options, job.precision)
     if isinstance(plan, PlanSpec):
-        setting = _setting(named, cluster, job, options)
+        setting = _make_setting(named, cluster, job, options)
         spec = plan
     elif plan.file.words is None:
-        raise InputError("--fits: the plan's file has no words; give the plan in words")
+        raise InputError(
+            "--fits: the plan's file does not have the plan in words; give it by --given in words"
+        )
     else:
         assert named.sizes is not None
         setting = make_file_setting(plan.file, named.sizes, cluster)
@@ -206,24 +217,33 @@ def fit_plan(
 def judge_fit(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
     """Return whether a plan in words fits, and the single changes with which it would.
 
+    Args:
+        setting: The sizes, devices and framework that the plan is priced for.
+        spec: The plan.
+
     Raises:
-        InputError: If the plan cannot be, whatever its bytes.
+        InputError: If the plan is impossible whatever its bytes.
     """
     priced = price_spec(setting, spec)
-    answer = make_plan_answer(setting, priced)
-    parts = fullest_parts(priced)
-    fitted = FitAnswer(spec, _make_sized_terms(setting, spec), answer, parts)
-    return _with_changes(fitted, _price_changes(setting, spec))
+    answer = FitAnswer(
+        spec=spec,
+        terms=_make_sized_terms(setting, spec),
+        answer=make_plan_answer(setting, priced),
+        parts=find_fullest_memory(priced),
+    )
+    return _add_changes(answer, _price_changes(setting, spec))
 
 
-def _with_changes(
+def _add_changes(
     answer: FitAnswer, changes: Iterator[tuple[FitChange, bool]]
 ) -> FitAnswer:
-    """Return an answer with the changes that make its plan fit, if it does not.
+    """Return an answer with the changes that make its plan fit.
+
+    An answer whose plan fits is returned as it is, and nothing more is priced.
 
     Args:
         answer: The answer without changes.
-        changes: Priced changes, and whether the plan fits with each.
+        changes: Changes and whether the plan fits with each, priced as they are read.
     """
     if answer.fits:
         return answer
@@ -236,7 +256,7 @@ def _with_changes(
             nearest = change
     return replace(
         answer,
-        changes=tuple(sorted(fitting, key=_preference)),
+        changes=tuple(sorted(fitting, key=_get_preference)),
         nearest=None if fitting else nearest,
     )
 
@@ -247,21 +267,27 @@ def _fit_captured(
     plan: PlanSpec | Plan | None,
     options: SearchOptions,
 ) -> FitAnswer:
-    """Return whether a plan of a captured model fits; arguments as of `fit_plan`."""
+    """Return whether a plan of a captured model fits. Arguments are those of `fit_plan`.
+
+    Raises:
+        InputError: If options or the form of the plan are for decoders of the catalogue alone.
+        CaptureError: If the model cannot be captured.
+    """
     from gnnplace.plans import capture_chain
 
     for name in ("framework", "environment", "modes"):
         if getattr(options, name) is not None:
             raise InputError(
-                f"--{name}: is of decoders of the catalogue, priced by their sizes on GPUs"
+                f"--{name}: applies only to decoders of the catalogue, which are priced by their "
+                "sizes on GPUs; leave it out"
             )
     if isinstance(plan, Plan):
         raise InputError(
-            "--fits: a captured model's plan is given in words; `plan --given` states the memory "
-            "of its file"
+            "--fits: give the plan of a captured model in words; `plan --given FILE` states the "
+            "memory of a file"
         )
     chain = capture_chain(job, cluster)
-    spec = plan or _spec_to_fit(chain, cluster, options.launcher)
+    spec = plan or _find_spec_to_fit(chain, cluster, options.launcher)
     priced = price_given_plan(chain, cluster, spec)
     assert priced.fullest is not None
     answer = PlanAnswer(
@@ -272,8 +298,10 @@ def _fit_captured(
         fits=priced.file.fits,
     )
     terms = _make_captured_terms(chain, priced)
-    fitted = FitAnswer(spec, terms, answer, priced.fullest, job=job)
-    return _with_changes(fitted, _price_captured_changes(chain, cluster, spec))
+    fit_answer = FitAnswer(
+        spec=spec, terms=terms, answer=answer, parts=priced.fullest, job=job
+    )
+    return _add_changes(fit_answer, _price_captured_changes(chain, cluster, spec))
 
 
 def _make_captured_terms(chain: Chain, priced: Plan) -> FitTerms:
@@ -282,7 +310,7 @@ def _make_captured_terms(chain: Chain, priced: Plan) -> FitTerms:
     if chain.framework is None:
         slack_source = "what --headroom keeps free of the device's memory"
     else:
-        slack_source = _slack_source(chain.framework)
+        slack_source = _describe_slack(chain.framework)
     return FitTerms(
         cluster=priced.file.cluster,
         framework=priced.file.framework,
@@ -295,21 +323,21 @@ def _make_captured_terms(chain: Chain, priced: Plan) -> FitTerms:
     )
 
 
-def _spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSpec:
+def _find_spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSpec:
     """Return the fastest plan in words that a launcher can run, or the leanest if none fits.
 
     Args:
         chain: The captured model.
         cluster: The devices.
-        launcher: The launcher; None: any whose script makes the model.
+        launcher: The launcher; None: any of `SCRIPTS`, whose training script makes the model.
 
     Raises:
-        InputError: If the launcher trains decoders of known sizes alone.
+        InputError: If the launcher trains only decoders of the catalogue.
     """
     if launcher not in (None, *SCRIPTS):
         raise InputError(
-            f"--launcher {launcher}: is of decoders of the catalogue, priced by their sizes on "
-            f"GPUs; take {' or '.join(SCRIPTS)}"
+            f"--launcher {launcher}: trains only decoders of the catalogue, which are priced by "
+            f"their sizes on GPUs; take {' or '.join(SCRIPTS)}"
         )
     search = ScriptedSearch(chain, cluster)
     plans: list[Plan] = []
@@ -322,6 +350,7 @@ def _spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSp
         plans.sort(key=attrgetter("step_time"))
         launch_plan, _ = make_launch_plan(plans[0])
         return replace(launch_plan.spec, gradients=None)
+    # The leanest: everything that words can save is saved.
     num_devices = cluster.num_devices
     zero = 3 if num_devices > 1 else 0
     return PlanSpec(dp=num_devices, zero=zero, microbatch_size=1, recompute="full")
@@ -330,13 +359,15 @@ def _spec_to_fit(chain: Chain, cluster: Cluster, launcher: str | None) -> PlanSp
 def _price_captured_changes(
     chain: Chain, cluster: Cluster, spec: PlanSpec
 ) -> Iterator[tuple[FitChange, bool]]:
-    """Yield the single changes of a captured model's plan, and whether it fits with them."""
+    """Yield the possible single changes of a captured model's plan, and whether it then fits."""
     zero_stages = (0, 1, 2, 3) if spec.dp > 1 else ()
     choices = WordChoices(zero_stages=zero_stages, splits_tokens=False)
     for change in single_changes(spec, choices):
         try:
             priced = price_given_plan(chain, cluster, change.spec)
-        except InputError:  # numbers do not divide, or the model cannot be cut so
+        except (
+            InputError
+        ):  # numbers do not divide, or the model cannot be cut like this
             continue
         assert priced.fullest is not None
         fit_change = FitChange(
@@ -348,27 +379,38 @@ def _price_captured_changes(
         yield fit_change, priced.feasible
 
 
-def _preference(change: FitChange) -> tuple[int, float]:
+def _get_preference(change: FitChange) -> tuple[int, float]:
+    """Return what changes are sorted by: first their kind, then the time of a step."""
     return KINDS.index(change.kind), change.step_time
 
 
 def _price_changes(
     setting: PricingSetting, spec: PlanSpec
 ) -> Iterator[tuple[FitChange, bool]]:
-    """Yield the single changes of a plan that can be, and whether it fits with them."""
-    for kind, text, changed, changed_spec in _candidates(setting, spec):
+    """Yield the possible single changes of a plan, and whether the plan then fits."""
+    for kind, text, changed_setting, changed_spec in _list_candidates(setting, spec):
         try:
-            priced = price_spec(changed, changed_spec)
+            priced = price_spec(changed_setting, changed_spec)
         except InputError:  # numbers do not divide, or the framework lacks something
             continue
-        change = FitChange(kind, text, priced.step_time, fullest_parts(priced))
-        yield change, make_plan_answer(changed, priced).feasible
+        change = FitChange(
+            kind=kind,
+            change=text,
+            step_time=priced.step_time,
+            parts=find_fullest_memory(priced),
+        )
+        yield change, make_plan_answer(changed_setting, priced).feasible
 
 
-def _candidates(
+def _list_candidates(
     setting: PricingSetting, spec: PlanSpec
 ) -> Iterator[tuple[str, str, PricingSetting, PlanSpec]]:
-    """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
+    """Yield the changes to try.
+
+    Yields:
+        Its kind, one of `KINDS`; the change as the user types it; and the setting and the plan to
+        be priced.
+    """
     framework = setting.framework
     for change in single_changes(spec, list_choices(setting)):
         yield WORDS, change.text, setting, change.spec
@@ -380,25 +422,26 @@ def _candidates(
         for value in values:
             yield WORDS, f"offload={value}", setting, replace(spec, offload=value)
     for name in LEANER_OPTIMIZERS:
-        changed = replace(setting, framework=replace(framework, optimizer=name))
-        yield OPTIMIZER, f"--optimizer {name}", changed, spec
+        changed_framework = replace(framework, optimizer=name)
+        changed_setting = replace(setting, framework=changed_framework)
+        yield OPTIMIZER, f"--optimizer {name}", changed_setting, spec
     for words in LEANER_TRAINING:
         if words == str(setting.decoder.adapters):
             continue
         try:
             decoder = with_adapters(setting.decoder, words)
-        except InputError:  # it has no experts
+        except InputError:  # the words quantize experts, and the model has none
             continue
         yield TRAINED, f"--lora {words}", replace(setting, decoder=decoder), spec
 
 
-def _setting(
+def _make_setting(
     named: NamedModel, cluster: Cluster, job: TrainingJob, options: SearchOptions
 ) -> PricingSetting:
     """Return the sizes, devices and framework that plans of a named model are priced for.
 
-    Without a framework in `options` the catalogue's default precision stands for one that the job
-    does not name.
+    If the job names no precision, it is the default of the framework in `options`; without one it
+    is the default of the model in the catalogue.
     """
     assert named.sizes is not None
     if options.framework:
@@ -417,21 +460,22 @@ def _setting(
 
 
 def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> PlanSpec:
-    """Return the plan of all devices that lacks the fewest bytes.
+    """Return the plan of all devices whose fullest device lacks the fewest bytes.
 
-    Everything is recomputed, micro-batches are of one example, ZeRO is the highest that the
-    framework has; shards and stages are powers of two.
+    All activations are recomputed, a micro-batch is one example, and the ZeRO stage is the highest
+    that the framework has. All degrees of tensor and pipeline parallelism that are powers of two
+    are tried, so the search prices O(log^2 devices) plans.
 
     Args:
         setting: The sizes, the devices and the framework.
-        modes: A plan with the words that the plan has besides; None: none.
+        modes: Further words of the plan; None: none.
 
     Raises:
-        InputError: If the model cannot be cut over the devices at all.
+        InputError: If the model cannot be cut over the devices in any of these ways.
     """
     num_devices = setting.cluster.num_devices
     zero = max(setting.framework.traits.zero_stages)
-    reason = f"{setting.cluster.name}: no plan of {num_devices} devices can be"
+    reason = f"{setting.cluster.name}: no plan is possible on {num_devices} devices"
     leanest: tuple[float, PlanSpec] | None = None
     powers = [2**k for k in range(num_devices.bit_length())]
     for tp in powers:
@@ -443,7 +487,7 @@ def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> Plan
                 dp=dp, tp=tp, pp=pp, zero=zero if dp > 1 else 0, recompute="full"
             )
             try:
-                parts = fullest_parts(price_spec(setting, spec))
+                parts = find_fullest_memory(price_spec(setting, spec))
             except InputError as error:
                 reason = str(error)
                 continue

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.costs import (
     DEFAULT_FRAMEWORK,
     GPUS,
-    environment,
-    framework,
     has_step_constants,
+    load_environment_constants,
+    load_framework_constants,
     resolve_cluster,
 )
 from gnnplace.errors import InputError
@@ -172,9 +172,9 @@ def price_plans(
     """
     table = read_given_table(given)
     name = framework_name or DEFAULT_FRAMEWORK
-    framework(name)
+    load_framework_constants(name)
     if environment_name is not None:
-        environment(environment_name)
+        load_environment_constants(environment_name)
     devices = resolve_cluster(cluster)
     # Decoders are priced by their sizes where constants of the devices are known.
     has_tables = all(has_step_constants(kind) for kind in devices.kinds)
@@ -249,7 +249,8 @@ def _price_captured(
     chain: Chain, devices: Cluster, table: PlanTable
 ) -> tuple[PlanAnswer, ...]:
     """Price the rows of a table on one capture of the model."""
-    from gnnplace.plans import MeshFabric, price_given_plan, without_launches
+    from gnnplace.explaining import without_launches
+    from gnnplace.plans import MeshFabric, price_given_plan
 
     answers = []
     for row in table.specs:

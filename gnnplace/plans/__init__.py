@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.answers import (
         find_baselines,
         find_plans,
-        plan_of,
+        make_plan,
         price_given_plan,
     )
     from gnnplace.plans.decoders.adapters import (
@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         capture_file_chain,
         find_named,
         find_named_chain,
+        make_sized_model,
         price_named,
-        sized_model,
     )
     from gnnplace.plans.decoders.setting import (
         HALVES,
@@ -53,10 +53,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         cut_evenly,
         draft_plan,
         draft_spec,
-        layer_bounds,
+        find_layer_bounds,
         read_orders,
-        recomputing,
         split_by_spec,
+        with_recomputation,
     )
     from gnnplace.plans.handover import find_op_placement
     from gnnplace.plans.hybrid.advice import (
@@ -75,19 +75,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         make_token_preset,
         make_training,
     )
-    from gnnplace.plans.hybrid.gradients import reduced as with_gradients_reduced
+    from gnnplace.plans.hybrid.gradients import (
+        time_gradient_reduction as time_gradient_reduction,
+    )
     from gnnplace.plans.hybrid.groups import plan_groups
     from gnnplace.plans.hybrid.splits import SplitRow
     from gnnplace.plans.hybrid.study import HybridOptions, HybridStudy, study_groups
     from gnnplace.plans.job import (
         CAPTURING,
-        FEWEST,
-        LEANEST,
-        TIME,
         Progress,
         SearchOptions,
         TrainingJob,
-        only_modes,
+        select_modes,
     )
     from gnnplace.plans.launchers import READ_NAMES
     from gnnplace.plans.mesh import Mesh, MeshFabric
@@ -117,9 +116,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.order.rows import SEND_B as SEND_B
     from gnnplace.plans.order.rows import SEND_F as SEND_F
     from gnnplace.plans.order.rows import as_csv, iterate_passes, with_messages
-    from gnnplace.plans.order.rows import parsed as parsed_actions
+    from gnnplace.plans.order.rows import parse_rows as parse_rows
     from gnnplace.plans.order.rows import words as action_words
-    from gnnplace.plans.order.timing import Timing, timed
+    from gnnplace.plans.order.timing import Timing, time_pipeline
     from gnnplace.plans.plan import (
         OWN,
         AlternativeEntry,
@@ -132,7 +131,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         StageEntry,
         TradeEntry,
         TrialEntry,
-        layer_of,
+        find_layer,
     )
     from gnnplace.plans.reading import check_cluster, check_words, is_plan, read_plan
     from gnnplace.plans.reading import check_plan as check_plan
@@ -140,12 +139,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         Draft,
         Priced,
         compute_rank_ends,
-        fullest_parts,
+        find_fullest_memory,
         pipeline,
-        realized,
+        realize_draft,
     )
     from gnnplace.plans.search.drafts import BASELINES
-    from gnnplace.plans.search.framework_pricing import pricer_of
+    from gnnplace.plans.search.framework_pricing import make_pricer
     from gnnplace.plans.search.search import under as with_schedule
     from gnnplace.plans.search.space import count_server_devices
     from gnnplace.plans.search.splits import with_splits
@@ -162,51 +161,39 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.segments.chains import (
         TYPES,
         capture_chain,
+        compute_fingerprint,
         count_examples,
-        fingerprint,
-        on_cluster,
-        told_inputs,
+        describe_inputs,
+        move_chain_to_cluster,
         without_dropped_attention,
     )
-    from gnnplace.plans.segments.chains import as_type as as_type
     from gnnplace.plans.segments.chains import capture_layers as capture_layers
+    from gnnplace.plans.segments.chains import cast_input as cast_input
     from gnnplace.plans.segments.chains import check_inputs as check_inputs
     from gnnplace.plans.segments.chains import make_plan_inputs as make_plan_inputs
-    from gnnplace.plans.segments.chains import retyped as retyped
+    from gnnplace.plans.segments.chains import retype_model as retype_model
     from gnnplace.plans.segments.chains import with_batch as with_batch
     from gnnplace.plans.segments.counts import Counts as Counts
     from gnnplace.plans.segments.counts import find_counts as find_counts
     from gnnplace.plans.segments.cuts import Cuts as Cuts
     from gnnplace.plans.segments.cuts import attention_runs as attention_runs
-    from gnnplace.plans.segments.cuts import cuts_of
+    from gnnplace.plans.segments.cuts import find_cuts
     from gnnplace.plans.segments.parts import Part as CallPart
     from gnnplace.plans.segments.placements import WHOLE_WORDS as WHOLE_WORDS
-    from gnnplace.plans.segments.placements import Layouts as Layouts
     from gnnplace.plans.segments.placements import border_layout as border_layout
     from gnnplace.plans.segments.placements import check_placements as check_placements
     from gnnplace.plans.segments.placements import check_stages as check_stages
     from gnnplace.plans.segments.placements import format_placements
     from gnnplace.plans.segments.placements import make_home_layout as make_home_layout
-    from gnnplace.plans.segments.placements import make_layouts as make_layouts
-    from gnnplace.plans.segments.placements import place_of as place_of
+    from gnnplace.plans.segments.placements import (
+        parse_configuration as parse_configuration,
+    )
+    from gnnplace.plans.segments.placements import parse_place as parse_place
     from gnnplace.plans.segments.pricing import ModelCosts
     from gnnplace.plans.segments.recording import MIXED as MIXED
     from gnnplace.plans.segments.recording import run_in_precision as run_in_precision
     from gnnplace.plans.segments.sized import with_framework
     from gnnplace.plans.segments.splits import ShardMachine
-    from gnnplace.plans.segments.stage_calls import ATTENTION as ATTENTION
-    from gnnplace.plans.segments.stage_calls import StageCalls as StageCalls
-    from gnnplace.plans.segments.stage_calls import derive_seed as derive_seed
-    from gnnplace.plans.segments.stage_calls import drawn_alike as drawn_alike
-    from gnnplace.plans.segments.stage_calls import make_stage_calls as make_stage_calls
-    from gnnplace.plans.segments.stage_calls import moved_to as moved_to
-    from gnnplace.plans.segments.stage_calls import number_draws as number_draws
-    from gnnplace.plans.segments.variants import (
-        ScaledFabric,
-        scale_floor,
-        with_launches,
-        without_launches,
-    )
     from gnnplace.plans.spec import (
         RECOMPUTED_MODULES,
         WORDS,
@@ -228,16 +215,14 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         price,
         price_spec,
     )
-    from gnnplace.plans.spec_groups import SpecSpace, groups_of, list_zero_stages
+    from gnnplace.plans.spec_groups import SpecSpace, iterate_groups, list_zero_stages
     from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, search_specs
 
 __all__ = [
     "ANY_SPLIT",
-    "ATTENTION",
     "BASELINES",
     "CAPTURING",
     "CONVERGENCE_SOURCE",
-    "FEWEST",
     "FORWARD",
     "FORWARD_PASS",
     "FULL",
@@ -245,7 +230,6 @@ __all__ = [
     "HALF_BITS",
     "HALVES",
     "INPUT",
-    "LEANEST",
     "MAX_RANK",
     "MESSAGES",
     "MIXED",
@@ -261,7 +245,6 @@ __all__ = [
     "SEND_B",
     "SEND_F",
     "TARGETS",
-    "TIME",
     "TYPES",
     "WEIGHT",
     "WEIGHTS",
@@ -289,7 +272,6 @@ __all__ = [
     "InputEntry",
     "LatentAttention",
     "Layers",
-    "Layouts",
     "MemoryEntry",
     "MemoryParts",
     "Mesh",
@@ -309,14 +291,12 @@ __all__ = [
     "PricingSetting",
     "Progress",
     "ReplicaAdvice",
-    "ScaledFabric",
     "SearchOptions",
     "ShardMachine",
     "SpecSpace",
     "SplitChoice",
     "SplitRow",
     "Stage",
-    "StageCalls",
     "StageCost",
     "StageEntry",
     "Timing",
@@ -327,7 +307,6 @@ __all__ = [
     "action_words",
     "advice_sentence",
     "as_csv",
-    "as_type",
     "attention_runs",
     "best_data_parallel",
     "border_layout",
@@ -335,6 +314,7 @@ __all__ = [
     "capture_chain",
     "capture_file_chain",
     "capture_layers",
+    "cast_input",
     "check_cluster",
     "check_framework",
     "check_inputs",
@@ -343,22 +323,25 @@ __all__ = [
     "check_spec",
     "check_stages",
     "check_words",
+    "compute_fingerprint",
     "compute_rank_ends",
     "count_examples",
     "count_server_devices",
     "cut_evenly",
     "cut_layers",
-    "cuts_of",
-    "derive_seed",
+    "describe_inputs",
     "device_peaks",
     "draft_plan",
     "draft_spec",
-    "drawn_alike",
     "find_baselines",
     "find_captured_launches",
     "find_counts",
+    "find_cuts",
     "find_decoder",
     "find_fewest",
+    "find_fullest_memory",
+    "find_layer",
+    "find_layer_bounds",
     "find_memory_limit",
     "find_named",
     "find_named_chain",
@@ -367,76 +350,65 @@ __all__ = [
     "find_plans",
     "find_preset",
     "find_published_gain",
-    "fingerprint",
     "format_layers",
     "format_placements",
     "from_config",
-    "fullest_parts",
     "gain_at_scale",
-    "groups_of",
     "is_captured",
     "is_plan",
+    "iterate_groups",
     "iterate_passes",
     "join_runs",
-    "layer_bounds",
     "layer_numbers",
-    "layer_of",
     "list_divisors",
     "list_own_modules",
     "list_zero_stages",
     "make_home_layout",
-    "make_layouts",
+    "make_plan",
     "make_plan_answer",
     "make_plan_inputs",
+    "make_pricer",
     "make_pricing_setting",
+    "make_sized_model",
     "make_spec_table",
-    "make_stage_calls",
     "make_token_preset",
     "make_training",
-    "moved_to",
-    "number_draws",
-    "on_cluster",
+    "move_chain_to_cluster",
     "one_by_one",
-    "only_modes",
     "parse_adapters",
+    "parse_configuration",
+    "parse_place",
+    "parse_rows",
     "parse_spec",
-    "parsed_actions",
     "pipeline",
-    "place_of",
     "plan_batches",
     "plan_groups",
-    "plan_of",
     "price",
     "price_given_plan",
     "price_named",
     "price_spec",
-    "pricer_of",
     "read_orders",
     "read_plan",
     "read_plan_table",
-    "realized",
-    "recomputing",
-    "retyped",
+    "realize_draft",
+    "retype_model",
     "roofline_line",
     "run_in_precision",
-    "scale_floor",
     "search_specs",
-    "sized_model",
+    "select_modes",
     "split_by_spec",
     "study_groups",
+    "time_gradient_reduction",
+    "time_pipeline",
     "time_rows",
-    "timed",
-    "told_inputs",
     "with_adapters",
     "with_batch",
     "with_framework",
-    "with_gradients_reduced",
-    "with_launches",
     "with_messages",
+    "with_recomputation",
     "with_schedule",
     "with_splits",
     "without_dropped_attention",
-    "without_launches",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

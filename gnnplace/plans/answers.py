@@ -27,13 +27,13 @@ from gnnplace.plans.plan import (
 from gnnplace.plans.search.draft import (
     Draft,
     Priced,
-    fullest_parts,
+    find_fullest_memory,
     list_meshes,
     rank_bytes,
-    realized,
+    realize_draft,
 )
 from gnnplace.plans.search.drafts import BASELINES
-from gnnplace.plans.search.framework_pricing import FrameworkPricer, pricer_of
+from gnnplace.plans.search.framework_pricing import FrameworkPricer, make_pricer
 from gnnplace.plans.search.search import FoundPlans, search
 from gnnplace.plans.search.space import micro_batch_sizes
 from gnnplace.plans.search.stage import Stage, StageCost
@@ -71,7 +71,8 @@ def find_plans(
     if not result.best:
         return [_nothing(chain, cluster)]
     return [
-        plan_of(chain, cluster, priced, result) for priced in result.best[: options.top]
+        make_plan(chain, cluster, priced, result)
+        for priced in result.best[: options.top]
     ]
 
 
@@ -92,7 +93,7 @@ def find_baselines(
     rows: dict[str, Priced | None] = {"plan": result.best[0] if result.best else None}
     rows |= {name: result.baselines.get(name) for name in BASELINES}
     return {
-        name: None if priced is None else plan_of(chain, cluster, priced, result)
+        name: None if priced is None else make_plan(chain, cluster, priced, result)
         for name, priced in rows.items()
     }
 
@@ -130,7 +131,7 @@ def _search(
     )
 
 
-def plan_of(
+def make_plan(
     chain: Chain, cluster: Cluster, priced: Priced, found: FoundPlans | None = None
 ) -> Plan:
     """Build the plan of a priced draft.
@@ -149,7 +150,7 @@ def plan_of(
         low = min(low, low * ratio)
         high = max(high, high * ratio)
     rank, lack = priced.lacking
-    fullest = fullest_parts(priced)
+    fullest = find_fullest_memory(priced)
     if lack <= 0:
         reason = None
     else:
@@ -240,8 +241,8 @@ def _alternative_step(alternative: Chain, priced: Priced) -> float:
     """
     fabric = priced.pricer.fabric
     draft = priced.draft
-    pricer = pricer_of(alternative, fabric, draft.size)
-    repriced = realized(pricer, draft, priced.orders)
+    pricer = make_pricer(alternative, fabric, draft.size)
+    repriced = realize_draft(pricer, draft, priced.orders)
     if repriced is None:
         return priced.step_time
     return repriced.step_time
@@ -463,7 +464,7 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     fabric = MeshFabric(cluster)
     best: Priced | None = None
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch)[-1:]:
-        pricer = pricer_of(chain, fabric, size)
+        pricer = make_pricer(chain, fabric, size)
         for stages in range(1, min(cluster.num_devices, len(chain)) + 1):
             bounds = [round(k * len(chain) / stages) for k in range(stages + 1)]
             chunks = [
@@ -471,12 +472,12 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
                 for k, (a, b) in enumerate(itertools.pairwise(bounds))
             ]
             draft = Draft(size, chain.batch // size, "1f1b", tuple(chunks))
-            priced = realized(pricer, draft)
+            priced = realize_draft(pricer, draft)
             if priced and (best is None or priced.lacking[1] < best.lacking[1]):
                 best = priced
     if best is None:
         raise InputError(f"{chain.name}: it cannot be planned on {cluster.name!r}")
-    plan = plan_of(chain, cluster, best)
+    plan = make_plan(chain, cluster, best)
     state = sum(c.state for c in best.costs)
     memory = float(cluster.memory.sum())
     if state > memory:  # no split of the state helps
@@ -514,7 +515,7 @@ def price_given_plan(
         InputError: If a word is wrong, or does not fit the model or the cluster.
         MismatchError: If a plan that was read is of another model or other devices.
     """
-    return plan_of(chain, cluster, price_given_draft(chain, cluster, given))
+    return make_plan(chain, cluster, price_given_draft(chain, cluster, given))
 
 
 def price_given_draft(
@@ -555,7 +556,7 @@ def price_given_draft(
         orders = read_orders(given)
     else:
         orders = None
-    priced = realized(pricer_of(chain, fabric, draft.size), draft, orders)
+    priced = realize_draft(make_pricer(chain, fabric, draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")
     return priced

@@ -18,11 +18,11 @@ from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
 from gnnplace.plans.order.rows import iterate_passes
-from gnnplace.plans.plan import Plan, PlanFile, StageEntry, layer_of
+from gnnplace.plans.plan import Plan, PlanFile, StageEntry, find_layer
 from gnnplace.plans.reading import check_words
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft, compute_lack
-from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.search.framework_pricing import make_pricer
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.block_costs import BlockCosts
@@ -250,7 +250,7 @@ def draft_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
         )
     mesh_size = replicas * split.num_shards
     meshes = [Mesh.over(rank * mesh_size, replicas, split.axes) for rank in ranks]
-    pricer = pricer_of(chain, MeshFabric(cluster), size)
+    pricer = make_pricer(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
     regather = spec.regather
     if regather is None and isinstance(chain.source, BlockCosts):
@@ -260,7 +260,7 @@ def draft_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
 
     def draft_with(bounds: list[int]) -> Draft:
         stages = [
-            recomputing(
+            with_recomputation(
                 chain,
                 Stage(first, last, mesh, spec.zero, zero_group=spec.zero_group),
                 spec.find_rank_recompute(rank),
@@ -278,9 +278,9 @@ def draft_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     if layers is None and isinstance(chain.source, SizedModelCosts):
         layers = chain.source.cut(len(ranks))
     if layers is not None:
-        return draft_with(layer_bounds(chain, layers, len(ranks)))
+        return draft_with(find_layer_bounds(chain, layers, len(ranks)))
     # Even stages first; where they do not fit, those that even out bytes too.
-    choice = replace(choices[-1], once=1 / microbatches)
+    choice = replace(choices[-1], step_share=1 / microbatches)
     draft = draft_with(cut_evenly(pricer, meshes[0], len(ranks), choice))
     lack = compute_lack(pricer, draft)
     if len(ranks) == 1 or not 0 < lack < np.inf:
@@ -331,7 +331,7 @@ def _check_experts(chain: Chain, parts: int) -> None:
         )
 
 
-def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
+def with_recomputation(chain: Chain, stage: Stage, word: str) -> Stage:
     """Return a stage that recomputes what a word such as "full" or "block:4" says.
 
     With "uniform:N" every group of N layers keeps one input; otherwise every recomputed layer does.
@@ -431,9 +431,9 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
         if stage.attention:
             freed = costs.scores
         else:
-            freed = pricer.most_freed(costs)
+            freed = pricer.find_most_freed(costs)
         tables[partition.KEPT, recomputed] -= freed[recomputed]
-        rates = pricer.of_segments(
+        rates = pricer.share_by_segment(
             stage.zero, costs, costs.parameters, stage.mesh, stage.choice
         )
         tables[partition.STATE, run] = rates.state[run]
@@ -539,7 +539,7 @@ def draft_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
     by_name = {segment.name: k for k, segment in enumerate(chain.segments)}
     if isinstance(chain.source, ModelCosts):
-        labels = chain.source.labels_of(file.stages, file.microbatch_size)
+        labels = chain.source.list_stage_labels(file.stages, file.microbatch_size)
     else:
         labels = None
     stages: list[Stage] = []
@@ -585,11 +585,11 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
     check_inputs(file, chain.inputs)
     check_stages(chain.segments, file.stages)
     if isinstance(chain.source, ModelCosts):
-        rules = chain.source.rules_of(file.microbatch_size)
+        rules = chain.source.find_part_rules(file.microbatch_size)
         check_placements(chain.source.layers.calls, rules, file.stages)
 
 
-def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
+def find_layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
     """Return the first segment of every stage, given its number of layers. [stages + 1]
 
     Args:
@@ -613,7 +613,7 @@ def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
         position += count
         is_head_alone = position == len(names)  # a stage of the head without layers
         if is_head_alone:  # the first segment after all that compute in the last layer
-            inside = ({layer_of(m) for m in s.modules} for s in chain.segments)
+            inside = ({find_layer(m) for m in s.modules} for s in chain.segments)
             bounds.append(
                 1 + max(k for k, layer in enumerate(inside) if names[-1] in layer)
             )

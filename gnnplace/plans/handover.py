@@ -17,14 +17,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.costs import any_local, profile
+from gnnplace.costs import has_local_device, profile
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Portfolio
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.plan import OpPlacement, Plan
-from gnnplace.plans.search.draft import Draft, realized
-from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.search.draft import Draft, realize_draft
+from gnnplace.plans.search.framework_pricing import make_pricer
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import count_examples, with_batch
@@ -63,7 +63,7 @@ def find_op_placement(
         budget: Seconds of the search for plans; op placement takes a fifth, from `LEAST` to
             `SECONDS`.
     """
-    if not _may_beat_plan(plan, chain, cluster) or any_local(cluster):
+    if not _may_beat_plan(plan, chain, cluster) or has_local_device(cluster):
         return None
     try:
         sized = job.model
@@ -71,8 +71,8 @@ def find_op_placement(
             sized = name_with_batch(sized, chain.batch)
         problem = _problem(chain, cluster, replace(job, model=sized))
         whole_stage = (Stage(0, len(chain), Mesh(0, 1, 1)),)
-        pricer = pricer_of(chain, MeshFabric(cluster), chain.batch)
-        alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole_stage))
+        pricer = make_pricer(chain, MeshFabric(cluster), chain.batch)
+        alone = realize_draft(pricer, Draft(chain.batch, 1, "1f1b", whole_stage))
         of_ops = np.asarray(problem.time[cluster.devices[0].kind])
         device_seconds = float(of_ops.sum())
         # It goes on where ops on one device take as long as plans say, or longer.

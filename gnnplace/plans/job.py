@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs import PARAMETER, optimizer_kind, parse_offloading
+from gnnplace.costs import PARAMETER, get_optimizer_kind, parse_offloading
 from gnnplace.errors import InputError
 from gnnplace.models import find_model
 from gnnplace.plans.decoders.adapters import parse_adapters
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.problem import Constraints
+from gnnplace.problem import Constraints, SearchGoal
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ MODES = (
     "sample_length",
 )
 """Words of a plan that are not searched; all plans of a search may have them."""
-GOALS = TIME, FEWEST, LEANEST = "time", "gpus", "memory"
+GOALS = (SearchGoal.TIME, SearchGoal.GPUS, SearchGoal.MEMORY)
 MAX_IMBALANCE = 64.0
 
 
@@ -96,7 +96,7 @@ class TrainingJob:
                 f"precision {self.precision!r}: {reason}; use one of {', '.join(PARAMETER)}"
             )
         if self.optimizer is not None:
-            optimizer_kind(self.optimizer)
+            get_optimizer_kind(self.optimizer)
         if self.lora is not None:
             parse_adapters(self.lora)
         if not 1.0 <= self.imbalance <= MAX_IMBALANCE:
@@ -138,7 +138,7 @@ class SearchOptions:
     tries: int = 0
     runnable: bool = False
     constraints: Constraints = field(default_factory=Constraints)
-    goal: str = TIME
+    goal: str = SearchGoal.TIME
     rate: float | None = None
     trades: str | None = None
     modes: PlanSpec | None = None
@@ -152,21 +152,23 @@ class SearchOptions:
             raise InputError(
                 f"top {self.top}, goal {self.goal!r}, budget {self.budget}: {allowed}"
             )
-        if self.rate is not None and (self.goal == TIME or not self.rate > 0):
+        if self.rate is not None and (
+            self.goal == SearchGoal.TIME or not self.rate > 0
+        ):
             raise InputError(
-                f"rate {self.rate:g}: is a positive number, for the goals {FEWEST!r} and "
-                f"{LEANEST!r} alone"
+                f"rate {self.rate:g}: is a positive number, for the goals "
+                f"{str(SearchGoal.GPUS)!r} and {str(SearchGoal.MEMORY)!r} alone"
             )
-        if self.modes is not None and self.modes != only_modes(self.modes):
+        if self.modes is not None and self.modes != select_modes(self.modes):
             raise InputError(f"modes {self.modes}: may have {', '.join(MODES)} alone")
         if self.modes is not None and parse_offloading(self.modes.offload).activations:
             # What is recomputed need not be copied: the least recomputation may not be the fastest.
             raise InputError(
                 f"modes offload={self.modes.offload}: is priced with --given, and not searched"
             )
-        if self.trades not in (None, FEWEST, LEANEST):
+        if self.trades not in (None, SearchGoal.GPUS, SearchGoal.MEMORY):
             raise InputError(
-                f"pareto {self.trades!r}: must be one of {LEANEST}, {FEWEST}"
+                f"pareto {self.trades!r}: must be one of {SearchGoal.MEMORY}, {SearchGoal.GPUS}"
             )
         if self.constraints.max_memory:
             raise InputError(
@@ -183,9 +185,9 @@ class SearchOptions:
             self.trades,
             self.modes,
         )
-        return self.goal == LEANEST or words != (None,) * len(words)
+        return self.goal == SearchGoal.MEMORY or words != (None,) * len(words)
 
 
-def only_modes(plan: PlanSpec) -> PlanSpec:
+def select_modes(plan: PlanSpec) -> PlanSpec:
     """Return a plan with those of its words alone that are modes."""
     return PlanSpec(**{name: getattr(plan, name) for name in MODES})

@@ -35,11 +35,11 @@ from gnnplace.costs import (
     REDUCE_SCATTER,
     Group,
     LinkTable,
-    collective,
-    hops,
+    compute_ring_seconds,
+    count_hops,
+    estimate_collective,
     load_shipped_links,
     price_message,
-    ring_seconds,
     share,
 )
 from gnnplace.errors import InputError
@@ -88,7 +88,7 @@ class Mesh:
         """Return the indices of the devices."""
         return range(self.first, self.first + self.count)
 
-    def of_shards(self, replica: int = 0) -> range:
+    def list_shard_devices(self, replica: int = 0) -> range:
         """Return the indices of the devices that one replica's layers are split over."""
         start = self.first + replica * self.shards
         return range(start, start + self.shards)
@@ -126,7 +126,7 @@ class Mesh:
         replicas: list[list[list[str]]] = []
         for replica in range(self.replicas):
             rows: list[list[str]] = []
-            shards = self.of_shards(replica)
+            shards = self.list_shard_devices(replica)
             for first in range(0, self.shards, inner):
                 row = [
                     cluster.devices[index].name
@@ -206,7 +206,7 @@ class MeshFabric:
         if group is not None:
             key = (op, size, group, alike)
             if key not in self._seconds:
-                seconds = collective(op, size, group, self.table).seconds
+                seconds = estimate_collective(op, size, group, self.table).seconds
                 if self.cluster.num_channels == 1:  # all groups send through it
                     seconds *= alike
                 together = alike * share(op, group.servers) * size
@@ -215,7 +215,9 @@ class MeshFabric:
             return self._seconds[key]
         latency, bandwidth = self._slowest(members, alike)
         count = len(members)
-        return ring_seconds(op, count, size, bandwidth, hops(op, count) * latency)
+        return compute_ring_seconds(
+            op, count, size, bandwidth, count_hops(op, count) * latency
+        )
 
     @cached_property
     def inside(self) -> MeshFabric:
@@ -250,8 +252,8 @@ class MeshFabric:
             self.inside.collective(stage, within, fullest, alike) for stage in stages
         )
         bandwidth = copies.bandwidth / (rings if copies.shared else 1)
-        waits = hops(op, count) * copies.latency
-        return seconds + ring_seconds(op, count, part, bandwidth, waits)
+        waits = count_hops(op, count) * copies.latency
+        return seconds + compute_ring_seconds(op, count, part, bandwidth, waits)
 
     def rate(
         self, op: str, most: float, members: Sequence[int], alike: int = 1

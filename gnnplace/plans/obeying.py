@@ -1,10 +1,12 @@
-"""Plans that obey pins, forbids and a limit on devices.
+"""Searches plans that obey pins, forbids and a limit on the number of devices.
 
-A pinned layer is in a stage whose devices are among those it is pinned to. A layer that is
-forbidden on a device is in no stage with that device. Stages take devices in the order of layers.
-So besides the cluster's own order another one is tried, in which devices stand where the layers
-that need them are, without devices that no layer may use. A limit of k devices means k neighbours:
-every run of k that differs from the others is searched, each with its share of the budget.
+A pinned layer is in a stage all of whose devices it is pinned to. A forbidden layer is in no stage
+with a device that it is forbidden on.
+
+Stages take devices in the cluster's order, and pins may contradict that order. So a second order is
+searched, too: it leaves out devices that no layer may use, and sorts the others by the layers that
+need them. With a limit of k devices every run of k neighbours is searched, unless plans would see
+no difference to one before it; at most `MOST` runs, each with an equal part of the budget.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from gnnplace.problem import (
     Constraints,
     Matched,
     Names,
-    devices_matched,
     list_device_counts,
+    match_devices,
 )
 
-MOST = 6  # runs of neighbours that are searched
+MOST = 6
+"""Runs of neighbouring devices that are searched, at most."""
 
 
 def find_obeying(
@@ -41,12 +44,18 @@ def find_obeying(
 ) -> list[Plan]:
     """Search the best plans that obey the constraints on layers and devices, the fastest first.
 
-    Headroom is the cluster's already. `progress` is also told what each pattern matches. Other
-    arguments are those of `find_plans`.
+    Args:
+        chain: The model.
+        cluster: The devices, with the memory that plans may use.
+        options: The options of the search, with the constraints. Their headroom is not read, as the
+            cluster's memory is already without it.
+        progress: Called with a line when a step of the work begins, and with what each pattern
+            matches.
 
     Raises:
-        InputError: If a pattern or device matches nothing, or modules are to stay together.
-        InfeasibleError: If no plan that was tried obeys.
+        InputError: If a pattern or device matches nothing, or the constraints keep ops or modules
+            together.
+        InfeasibleError: If no plan was found that obeys.
     """
     constraints = options.constraints
     if constraints.together:
@@ -58,21 +67,22 @@ def find_obeying(
             "by-module, no-split: a plan cuts calls, not modules; leave them out"
         )
     allowed = find_allowed_devices(chain, cluster, constraints, progress)
-    tried = list(_clusters(cluster, allowed, constraints.max_devices))
+    runs = list(_list_device_runs(cluster, allowed, constraints.max_devices))
     plans_found: list[Plan] = []
-    for devices in tried:
+    for devices in runs:
         part = cluster.part(devices)
         allowed_chain = replace(chain, allowed=allowed[:, list(devices)])
-        shared_options = replace(options, budget=options.budget / len(tried))
-        plans = find_plans(allowed_chain, part, shared_options, progress=progress)
-        plans_found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
+        run_options = replace(options, budget=options.budget / len(runs))
+        plans = find_plans(allowed_chain, part, run_options, progress=progress)
+        for plan in plans:
+            if plan.feasible:
+                plans_found.append(_add_notice(plan, len(runs)))
         if not constraints.patterns and not plans_found:
             plans_found += plans  # their reason says what is lacking
     if not plans_found:
-        raise InfeasibleError(_nothing(constraints))
-    return sorted(
-        plans_found, key=lambda plan: (not plan.feasible, plan.file.step_time)
-    )[: options.top]
+        raise InfeasibleError(_explain_nothing(constraints))
+    plans_found.sort(key=lambda plan: (not plan.feasible, plan.file.step_time))
+    return plans_found[: options.top]
 
 
 def find_fewest(
@@ -82,13 +92,15 @@ def find_fewest(
     *,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Search the best plans on as few devices as hold any: powers of two, then all of them.
+    """Search the best plans on the fewest devices that any plan fits on.
 
-    Arguments are those of `find_obeying`. With a rate, plans must make so many tokens a second, or
-    examples where these are no tokens.
+    Powers of two are tried, then all devices. With a rate in the options, a plan must also make
+    that many tokens a second (examples, if these are not rows of tokens). Arguments and errors are
+    those of `find_obeying`.
 
-    Errors are those of `find_obeying`. Where no number of devices reaches the rate, the answer is
-    the fastest plan of all, which says so as the reason why it is not feasible.
+    Returns:
+        The plans, the fastest first. If no number of devices reaches the rate: the fastest plan of
+        all, whose reason says so.
     """
     constraints = options.constraints
     rate = options.rate
@@ -105,27 +117,28 @@ def find_fewest(
             plans = find_obeying(chain, cluster, limited)
         except InfeasibleError:
             continue
-        if plans[0].feasible and (rate is None or plans[0].file.rate >= rate):
+        best = plans[0]
+        if not best.feasible:
+            continue
+        if rate is None or best.file.rate >= rate:
             return plans
-        if plans[0].feasible and (
-            fastest is None or plans[0].step_time < fastest.step_time
-        ):
-            fastest = plans[0]
+        if fastest is None or best.step_time < fastest.step_time:
+            fastest = best
     if fastest is None or rate is None:
         return plans or find_obeying(chain, cluster, options)
     file = fastest.file
-    line = (
+    reason = (
         f"no plan that was found on up to {most_devices} devices makes {rate:,.0f} {file.unit}/s; "
         f"the fastest makes {file.rate:,.0f} on {len(file.memory)}: take more devices, or a larger "
         "batch"
     )
-    return [replace(fastest, reason=line)]
+    return [replace(fastest, reason=reason)]
 
 
 def find_allowed_devices(
     chain: Chain,
     cluster: Cluster,
-    asked: Constraints,
+    constraints: Constraints,
     progress: Callable[[str], None] | None = None,
 ) -> BoolArray:
     """Return whether each segment may be on each device. [segments, devices]
@@ -133,7 +146,7 @@ def find_allowed_devices(
     Args:
         chain: The model.
         cluster: The devices.
-        asked: The pins and forbids.
+        constraints: The pins and forbids.
         progress: Called with a line for what each pattern matches.
 
     Raises:
@@ -142,10 +155,10 @@ def find_allowed_devices(
     """
     names = [device.name for device in cluster.devices]
     allowed = np.ones((len(chain), len(names)), dtype=bool)
-    for rule_name, rules in (("pin", asked.pin), ("forbid", asked.forbid)):
+    for rule_name, rules in (("pin", constraints.pin), ("forbid", constraints.forbid)):
         for rule in rules:
-            matched = _segments(chain, rule.pattern, f"{rule_name} {rule}")
-            devices = devices_matched(rule.devices, names, matched.what)
+            matched = _match_segments(chain, rule.pattern, f"{rule_name} {rule}")
+            devices = match_devices(rule.devices, names, matched.what)
             allowed[matched.ops] &= devices if rule_name == "pin" else ~devices
             if progress is not None:
                 segments = int(matched.ops.sum())
@@ -159,84 +172,116 @@ def find_allowed_devices(
     return allowed
 
 
-def _segments(chain: Chain, pattern: str, what: str) -> Matched:
-    """Find the segments that have a module that a pattern matches."""
-    pairs = [
-        (k, path)
-        for k, segment in enumerate(chain.segments)
-        for path in segment.modules
-    ]
-    matches = Names([path for _, path in pairs], [""] * len(pairs)).matched(
-        pattern, what
-    )
-    segments = np.zeros(len(chain), dtype=bool)
-    hits = zip(pairs, matches.ops, strict=True)
-    segments[[segment for (segment, _), is_hit in hits if is_hit]] = True
-    return Matched(what, segments, matches.modules)
+def _match_segments(chain: Chain, pattern: str, constraint: str) -> Matched:
+    """Return the segments that have a module that a pattern matches.
 
+    Args:
+        chain: The model.
+        pattern: The pattern of module paths.
+        constraint: The constraint that has the pattern, which errors begin with.
 
-def _clusters(
-    cluster: Cluster, allowed: BoolArray, most: int | None
-) -> Iterator[tuple[int, ...]]:
-    """Yield the devices to plan on, in order: runs of neighbours that differ in what plans see.
+    Returns:
+        The match, whose `ops` are the segments.
 
-    Runs are taken from the cluster's order and from the order of the layers that need a device.
+    Raises:
+        InputError: If the pattern matches no module.
     """
-    count = min(most or cluster.num_devices, cluster.num_devices)
-    patterns: set[tuple[object, ...]] = set()
-    for order in dict.fromkeys(
-        (tuple(range(cluster.num_devices)), _by_layers(allowed))
-    ):
+    segment_indices: list[int] = []
+    paths: list[str] = []
+    for k, segment in enumerate(chain.segments):
+        for path in segment.modules:
+            segment_indices.append(k)
+            paths.append(path)
+    matches = Names(paths, [""] * len(paths)).matched(pattern, constraint)
+    segments = np.zeros(len(chain), dtype=bool)
+    for k, is_match in zip(segment_indices, matches.ops, strict=True):
+        if is_match:
+            segments[k] = True
+    return Matched(constraint, segments, matches.modules)
+
+
+def _list_device_runs(
+    cluster: Cluster, allowed: BoolArray, max_devices: int | None
+) -> Iterator[tuple[int, ...]]:
+    """Yield the runs of neighbouring devices to plan on, at most `MOST`.
+
+    Runs are taken from the cluster's order, then from the order of the layers that need a device.
+    A run is left out if a layer may use none of its devices, or if plans see no difference between
+    it and an earlier one.
+
+    Args:
+        cluster: The devices.
+        allowed: Whether each segment may be on each device. [segments, devices]
+        max_devices: Devices of a run at most; None: all of them.
+    """
+    count = min(max_devices or cluster.num_devices, cluster.num_devices)
+    keys: set[tuple[object, ...]] = set()
+    orders = (tuple(range(cluster.num_devices)), _order_by_layers(allowed))
+    for order in dict.fromkeys(orders):
         size = min(count, len(order))
         for first in range(len(order) - size + 1):
             devices = order[first : first + size]
             if not allowed[:, list(devices)].any(axis=1).all():
                 continue
-            key = _alike(cluster, allowed, devices)
-            if key not in patterns and len(patterns) < MOST:
-                patterns.add(key)
+            key = _make_run_key(cluster, allowed, devices)
+            if key not in keys and len(keys) < MOST:
+                keys.add(key)
                 yield devices
 
 
-def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
-    """Return the devices that any layer may use, by the mean place of the layers that need them."""
-    segments, count = allowed.shape
-    bound = ~allowed.all(axis=1)
-    places = []
-    for d in np.flatnonzero(allowed.any(axis=0)).tolist():
-        bound_segments = np.flatnonzero(bound & allowed[:, d])
-        if bound_segments.size:
-            place = float(bound_segments.mean())
+def _order_by_layers(allowed: BoolArray) -> tuple[int, ...]:
+    """Return the devices that any layer may use, by the mean position of the layers they serve.
+
+    Only layers that may not be everywhere count. A device that serves none of them keeps its
+    position in the cluster, scaled to the number of layers.
+
+    Args:
+        allowed: Whether each segment may be on each device. [segments, devices]
+    """
+    num_segments, num_devices = allowed.shape
+    is_restricted = ~allowed.all(axis=1)
+    positions = []
+    for device in np.flatnonzero(allowed.any(axis=0)).tolist():
+        served_segments = np.flatnonzero(is_restricted & allowed[:, device])
+        if served_segments.size:
+            position = float(served_segments.mean())
         else:
-            place = (d + 0.5) / count * segments
-        places.append((place, d))
-    return tuple(d for _, d in sorted(places))
+            position = (device + 0.5) / num_devices * num_segments
+        positions.append((position, device))
+    return tuple(device for _, device in sorted(positions))
 
 
-def _alike(
+def _make_run_key(
     cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]
 ) -> tuple[object, ...]:
-    """Return a key that is equal for runs of devices between which plans see no difference."""
-    at = np.ix_(devices, devices)
-    names = [cluster.devices[device].kind for device in devices]
+    """Return a key that is equal for runs of devices between which plans see no difference.
+
+    Plans see kinds, memory, links and what may be on each device, but no names.
+    """
+    pairs = np.ix_(devices, devices)
+    kinds = [cluster.devices[device].kind for device in devices]
     memory = cluster.memory[list(devices)].tolist()
-    kinds = tuple(zip(names, memory, strict=True))
-    links = cluster.latency[at].tobytes(), cluster.bandwidth[at].tobytes()
-    return kinds, *links, allowed[:, list(devices)].tobytes()
+    return (
+        tuple(zip(kinds, memory, strict=True)),
+        cluster.latency[pairs].tobytes(),
+        cluster.bandwidth[pairs].tobytes(),
+        allowed[:, list(devices)].tobytes(),
+    )
 
 
-def _told(plan: Plan, tried: int) -> Plan:
-    """Return the plan with a notice of how many sets of devices were tried, if more than one."""
-    if tried == 1:
+def _add_notice(plan: Plan, num_runs: int) -> Plan:
+    """Return the plan with a notice of how many runs of devices were searched, if several."""
+    if num_runs == 1:
         return plan
-    notice = f"the best of {tried} orders or sets of devices that were searched"
+    notice = f"the best of {num_runs} orders or sets of devices that were searched"
     return replace(plan, notices=(*plan.notices, notice))
 
 
-def _nothing(asked: Constraints) -> str:
-    rules = [f"pin {rule}" for rule in asked.pin] + [
-        f"forbid {rule}" for rule in asked.forbid
-    ]
+def _explain_nothing(constraints: Constraints) -> str:
+    """Return the message that no plan obeys the constraints."""
+    pins = [f"pin {rule}" for rule in constraints.pin]
+    forbids = [f"forbid {rule}" for rule in constraints.forbid]
+    rules = [*pins, *forbids]
     return (
         f"plan: no plan that was tried obeys {', '.join(map(repr, rules))}; stages are runs of "
         "layers on neighbouring devices: pin in the order of layers, or loosen one"

@@ -38,7 +38,7 @@ Devices = Annotated[
 ]
 
 
-def layer_of(module: str) -> str:
+def find_layer(module: str) -> str:
     """Return the outermost numbered module on a module's path: `h.3` of `h.3.attn.0`, else ""."""
     parts = module.split(".")
     number = next((k for k, part in enumerate(parts) if part.isdecimal()), None)

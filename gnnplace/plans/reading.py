@@ -3,7 +3,7 @@
 `plans.plan` validates each key by itself; this module checks keys against each other. All plans
 pass through `check_plan`, which reports a contradiction in one line with the key's path. What only
 a model or a cluster can contradict (calls, parameters, the fingerprint, devices) is checked where
-these are known: `check_cluster`, `run.apply.check_model`, `given.draft_plan`.
+these are known: `check_cluster`, `run.planned.check_model`, `given.draft_plan`.
 
 Complexity: O(A P) for A actions on P ranks (`order.checker`), else linear in the file.
 """
@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gnnplace.costs import OPTIMIZERS, PARAMETER, TRAITS, environment
+from gnnplace.costs import OPTIMIZERS, PARAMETER, TRAITS, load_environment_constants
 from gnnplace.errors import FormatError, InputError, MismatchError, suggestion
 from gnnplace.files import parse, read_json
 from gnnplace.plans.decoders.adapters import parse_adapters
 from gnnplace.plans.launchers import READ_NAMES
 from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
-from gnnplace.plans.order.rows import parsed, with_messages
+from gnnplace.plans.order.rows import parse_rows, with_messages
 from gnnplace.plans.plan import OWN, Plan, PlanFile, StageEntry
 from gnnplace.plans.spec import parse_spec
 from gnnplace.problem import Cluster, is_preset, load_cluster
@@ -83,7 +83,7 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
     if fault is not None:
         raise FormatError(f"{source}: {fault}")
     ranks = file.rank_of
-    rows = with_messages(parsed(file.actions, source), ranks)
+    rows = with_messages(parse_rows(file.actions, source), ranks)
     saved = [stage.saved for stage in file.stages if stage.saved is not None]
     if len(saved) != len(file.stages):
         saved = []
@@ -191,7 +191,7 @@ def _framework(file: PlanFile) -> Iterator[str]:
         yield f"launcher: {file.launcher!r}: unknown; use one of {', '.join(launchers)}"
     try:
         if file.environment is not None:
-            environment(file.environment)
+            load_environment_constants(file.environment)
     except InputError as error:
         yield f"environment: {error}"
     try:
@@ -233,12 +233,12 @@ def _stages(file: PlanFile) -> Iterator[str]:
         if stage.regather and math.prod(stage.axes) == 1:
             yield f"{place}.regather: one shard gathers nothing again; set it to false"
         for name, words in stage.placements.items():
-            yield from _placed(words, stage, f"{place}.placements.{name}")
+            yield from _read_placed(words, stage, f"{place}.placements.{name}")
         if len(stage.seconds) not in (0, 3):
             yield f"{place}.seconds: has {len(stage.seconds)} numbers; forward, I and W are three"
 
 
-def _placed(words: list[str], stage: StageEntry, where: str) -> Iterator[str]:
+def _read_placed(words: list[str], stage: StageEntry, where: str) -> Iterator[str]:
     unreadable = next((word for word in words if WORD.fullmatch(word) is None), None)
     if unreadable is not None:
         reason = f"{unreadable[:40]!r} is no placement"

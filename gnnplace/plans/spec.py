@@ -49,7 +49,7 @@ class Word:
     write: Callable[[Any], str] = str
 
 
-def _one_of(*values: str) -> Word:
+def _parse_one_of(*values: str) -> Word:
     return Word("|".join(map(re.escape, values)), f"one of {', '.join(values)}")
 
 
@@ -105,7 +105,7 @@ WORDS: Mapping[str, Word] = {
     "batch": COUNT,
     "zero": Word("[0-3]", "one of 0, 1, 2, 3", read=int),
     "zero_group": COUNT,
-    "gradients": _one_of("fp32", "same"),
+    "gradients": _parse_one_of("fp32", "same"),
     "recompute": Word(
         r"none|selective|full|uniform:[1-9]\d{0,3}"
         r"|block:([1-9]\d{0,3}|\d{1,4}(\+\d{1,4})+)"
@@ -118,7 +118,7 @@ WORDS: Mapping[str, Word] = {
         r"1f1b|gpipe|zero-bubble|v|zbv|interleaved(:[1-9]\d{0,2})?",
         "one of 1f1b, gpipe, zero-bubble, v, zbv, interleaved:N",
     ),
-    "overlap": _one_of("none", "reduce", "reduce+gather"),
+    "overlap": _parse_one_of("none", "reduce", "reduce+gather"),
     "tp_overlap": SWITCH,
     "offload": Word(
         OFFLOAD_PATTERN,
@@ -127,7 +127,7 @@ WORDS: Mapping[str, Word] = {
     ),
     "sample_length": COUNT,
     "compile": SWITCH,
-    "cuda_graphs": _one_of("off", "layers", "iteration"),
+    "cuda_graphs": _parse_one_of("off", "layers", "iteration"),
     "regather": SWITCH,
 }
 """The grammar of `--given`: every word with its values."""

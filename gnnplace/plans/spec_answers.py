@@ -16,7 +16,7 @@ from gnnplace.costs import (
     Framework,
     RunningWords,
     list_untested_properties,
-    running_framework,
+    make_running_framework,
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
@@ -31,7 +31,7 @@ from gnnplace.plans.search.draft import (
     list_meshes,
     rank_bytes,
     rank_parts,
-    realized,
+    realize_draft,
 )
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import Stage
@@ -107,7 +107,7 @@ def price_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
     """
     check_framework(setting, spec)
     draft = draft_sized_spec(setting, spec)
-    priced = realized(make_spec_pricer(setting, spec), draft)
+    priced = realize_draft(make_spec_pricer(setting, spec), draft)
     if priced is None:
         raise InputError(f"{setting.cluster.name!r}: the model cannot be cut as given")
     return priced
@@ -132,7 +132,7 @@ def make_spec_pricer(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer
         hides_shards=spec.tp_overlap
         and not setting.framework.constants["hides_gathers"],
     )
-    framework = running_framework(setting.framework, words)
+    framework = make_running_framework(setting.framework, words)
     if spec.sample_length is not None:
         setting = _with_samples(setting, spec.sample_length)
     if spec.recomputed_modules:

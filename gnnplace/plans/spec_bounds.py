@@ -18,8 +18,8 @@ of every stage, and what the last rank runs between these two, of 1F1B and inter
     T >= sum of all F_s + sum of all B_s + 2 (C - 1) messages + passes between
          + max over p of (E_p - (B + p messages))
 
-`row_bound` computes this from the pricer's stages. `least_rows` bounds all schedules and cuts of a
-group at once by sums over segments, with exchanges at the least seconds for their bytes, hidden
+`bound_plan` computes this from the pricer's stages. `bound_group` bounds all schedules and cuts of
+a group at once by sums over segments, with exchanges at the least seconds for their bytes, hidden
 behind as many micro-batches as any schedule allows. With ZeRO 2 and 3 it takes every layer's
 exchanges as hidden behind the layer; in truth those of a stage's first layer are exposed.
 """
@@ -39,17 +39,17 @@ from gnnplace.plans.search.stage import StageBytes, StageCost
 from gnnplace.plans.spec import PARTIAL, PlanSpec
 from gnnplace.plans.spec_cuts import (
     AlikeStages,
-    alike_stages,
     count_chain_passes,
     count_in_flight,
     first_rank_stages,
+    group_alike_stages,
     has_chain,
     passes_between,
 )
 from gnnplace.plans.spec_groups import (
     SpecGroup,
-    by_device_kind,
     dense_shares,
+    spread_over_devices,
     sum_exposed_stages,
     sum_stage_columns,
 )
@@ -58,22 +58,22 @@ from gnnplace.plans.spec_groups import (
 def group_bound(group: SpecGroup) -> float:
     """Return the seconds that no plan of a group can be below."""
     if group.spec.pp > 1:
-        return float(least_rows(group).min())
+        return float(bound_group(group).min())
     columns = group.columns
     return group.microbatches * float(columns.forward[-1] + columns.backward[-1])
 
 
-def family_bound(group: SpecGroup, family: PlanSpec) -> float:
+def bound_family(group: SpecGroup, family: PlanSpec) -> float:
     """Return the seconds that no plan of a ZeRO stage and a kind of recomputation can be below."""
     if group.spec.pp > 1:
-        return float(least_rows(group, family).min())
+        return float(bound_group(group, family).min())
     cost = group.stage_cost(family, *group.mean_stage)
     return (
         np.inf if cost is None else group.microbatches * cost.microbatch + cost.update
     )
 
 
-def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
+def bound_group(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     """Return the seconds that no plan of a group can be below, for each schedule and cut. [cuts]
 
     Schedules and cuts are those of `pipeline_cuts`. The bound is infinite where the group's
@@ -84,13 +84,13 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
         family: A ZeRO stage and a kind of recomputation; None: the bound holds for all of them.
     """
     cuts = group.cuts
-    forward, backward = _passes_of_stages(group, family)
-    of_forward, of_backward = cuts.by_rank(forward), cuts.by_rank(backward)
+    forward, backward = _bound_stage_passes(group, family)
+    of_forward, of_backward = cuts.sum_by_rank(forward), cuts.sum_by_rank(backward)
     ends = np.zeros_like(of_forward)
     if family is not None:
-        ends += _least_updates(group, family)
+        ends += _bound_updates(group, family)
         if group.zero_as_run(family) < SHARDED:
-            ends += _least_reductions(group, family, of_forward, of_backward)
+            ends += _bound_reductions(group, family, of_forward, of_backward)
 
     fill, drain = (
         forward[cuts.begins] + group.message,
@@ -102,7 +102,7 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     drained = np.where(cuts.is_apart[:, np.newaxis], 0.0, drain + ends[:, :1])
     seconds = (fill + work + np.maximum(ends, drained)).max(axis=1)
     counts = count_chain_passes(group.setting, group.spec.pp, group.microbatches)
-    chain = cuts.by_cut(counts[0] * forward + counts[1] * backward)
+    chain = cuts.sum_by_cut(counts[0] * forward + counts[1] * backward)
     chain += 2 * (cuts.chunks * group.spec.pp - 1) * group.message
     chain += (ends - drain).max(axis=1)
     seconds = np.where(cuts.has_chain, np.maximum(seconds, chain), seconds)
@@ -111,15 +111,15 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     return seconds
 
 
-def _passes_of_stages(
+def _bound_stage_passes(
     group: SpecGroup, family: PlanSpec | None
 ) -> tuple[FloatArray, FloatArray]:
     """Return the least seconds of both passes of every stage of all cuts. [stages] each"""
     stages, pricer = sum_stage_columns(group), group.pricer
     forward, backward = stages.forward, stages.backward
-    host = stages.host + pricer.host_beside(group.spec.tp, is_whole=False)
+    host = stages.host + pricer.get_other_host_seconds(group.spec.tp, is_whole=False)
     if family is None:
-        return pricer.floored(forward, backward, host)
+        return pricer.apply_floor(forward, backward, host)
     # What is computed again under an exchange takes at least what hiding it takes.
     overlap = 1.0
     if group.zero_as_run(family) < SHARDED:
@@ -131,11 +131,11 @@ def _passes_of_stages(
         if family.recompute_kind not in PARTIAL:
             overlap = pricer.framework.network.rates["overlap"]
     if family.recompute_kind != "none":
-        backward = backward + overlap * _recomputed(group, family)
-    return pricer.floored(forward, backward, host)
+        backward = backward + overlap * _bound_recomputation(group, family)
+    return pricer.apply_floor(forward, backward, host)
 
 
-def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
+def _bound_recomputation(group: SpecGroup, family: PlanSpec) -> FloatArray:
     """Return the least seconds that every stage of all cuts recomputes. [stages]"""
     if family.recompute_kind in PARTIAL:
         return sum_stage_columns(group).attention
@@ -153,10 +153,10 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
         seconds = group.sum_rank_columns(rank).layers
         return np.maximum(seconds[lasts] - seconds[cuts.firsts], 0.0)
 
-    return by_device_kind(group, seconds_on)
+    return spread_over_devices(group, seconds_on)
 
 
-def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
+def _bound_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
     """Return the least seconds of every rank's update, without experts. [cuts, ranks]
 
     They are zero if the host updates the parameters.
@@ -167,7 +167,7 @@ def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
     return framework.update(group.dense_parameters, replicas) * dense_shares(group)
 
 
-def _least_reductions(
+def _bound_reductions(
     group: SpecGroup, family: PlanSpec, forward: FloatArray, backward: FloatArray
 ) -> FloatArray:
     """Return the least seconds of every rank's exchanges at the end of a step. [cuts, ranks]
@@ -181,7 +181,7 @@ def _least_reductions(
     framework = group.framework
     replicas = group.replicas(family)
     zero = group.zero_as_run(family)
-    exchanges_of_all = framework.least_exchanges(zero, group.dense_parameters, replicas)
+    exchanges_of_all = framework.bound_exchanges(zero, group.dense_parameters, replicas)
     shares = dense_shares(group)
     exchanges = ReplicaExchanges(
         scattered=exchanges_of_all.scattered * shares,
@@ -193,7 +193,7 @@ def _least_reductions(
     return framework.reduction(zero, exchanges, windows * forward, windows * backward)
 
 
-def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
+def bound_plan(group: SpecGroup, spec: PlanSpec) -> float:
     """Return the seconds that a plan cannot be below, by the bound at the head of this file.
 
     It is infinite if a stage cannot be priced.
@@ -236,21 +236,23 @@ def stages_by_kind(group: SpecGroup, spec: PlanSpec) -> AlikeStages:
     """
     counts = spec.recompute_counts if spec.recomputes_by_rank else ()
     classes = tuple(counts.index(count) for count in counts)
-    return alike_stages(group.setting, spec.pp, spec.schedule, spec.layers, classes)
+    return group_alike_stages(
+        group.setting, spec.pp, spec.schedule, spec.layers, classes
+    )
 
 
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
     """Return whether the first rank's devices are too small for what the schedule has in flight."""
     flying = count_in_flight(spec.schedule, spec.pp, group.microbatches)
-    if not _lacks_with(group, spec, flying):
+    if not _exceeds_memory(group, spec, flying):
         return False
     if spec.pp == 1 or not is_listed(spec.schedule):
         return True
     ahead = passes_ahead(group, spec.with_words(recompute="none"))
-    return ahead >= flying[0] or _lacks_with(group, spec, (ahead, *flying[1:]))
+    return ahead >= flying[0] or _exceeds_memory(group, spec, (ahead, *flying[1:]))
 
 
-def _lacks_with(group: SpecGroup, spec: PlanSpec, flying: tuple[int, ...]) -> bool:
+def _exceeds_memory(group: SpecGroup, spec: PlanSpec, flying: tuple[int, ...]) -> bool:
     """Return whether the first rank's devices are too small for micro-batches in flight.
 
     Args:

@@ -58,7 +58,7 @@ def list_interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str
 
 
 @lru_cache(maxsize=4096)
-def cuts_of(
+def list_cuts(
     setting: PricingSetting, pp: int, schedule: str
 ) -> tuple[tuple[int, ...] | None, ...]:
     """Return the layers of every stage for each distinct cut, or None for the framework's own."""
@@ -108,7 +108,7 @@ def _cuts_by_kind(
     if decoder.layers < len(ranks):
         return
     chunks = len(ranks) // pp
-    for of_layer in _weights_of_layers(setting, pp, is_looped=chunks > 1):
+    for of_layer in _iterate_layer_weights(setting, pp, is_looped=chunks > 1):
         layers = np.full(pp, chunks)
         busy = of_layer * chunks
         busy[ranks[-1]] += of_layer[ranks[-1]] * head_layers(decoder)
@@ -126,7 +126,7 @@ def _cuts_by_kind(
         yield tuple(counts)
 
 
-def _weights_of_layers(
+def _iterate_layer_weights(
     setting: PricingSetting, pp: int, *, is_looped: bool
 ) -> Iterator[FloatArray]:
     """Yield how much a layer weighs on every rank. [ranks] each
@@ -137,7 +137,7 @@ def _weights_of_layers(
     kinds = find_rank_kinds(setting, pp)
     seconds: dict[tuple[str, ...], float] = {}
     for names in dict.fromkeys(kinds):
-        frameworks = [setting.framework.on_kind(name) for name in names]
+        frameworks = [setting.framework.select_kind(name) for name in names]
         seconds[names] = max(one.kernels.products([LARGE]) for one in frameworks)
     least = min(seconds.values())
     for share in SPEED_SHARES:
@@ -157,13 +157,13 @@ def _weights_of_layers(
 
 
 @lru_cache(maxsize=1024)
-def count_fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
-    """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
+def count_fewest_first_rank_layers(setting: PricingSetting, pp: int) -> int:
+    """Return the fewest layers that a cut of `list_cuts` gives rank 0 under any schedule."""
     fewest = setting.decoder.layers // pp
     traits = setting.framework.traits
     for schedule in list_schedules(setting, pp, pp):
         ranks = np.array(chunk_ranks(schedule, pp))
-        for cut in cuts_of(setting, pp, schedule):
+        for cut in list_cuts(setting, pp, schedule):
             layers = cut or cut_layers(setting.decoder, len(ranks), traits.cut)
             fewest = min(fewest, int(np.array(layers)[ranks == 0].sum()))
     return fewest
@@ -186,7 +186,7 @@ class AlikeStages(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def alike_stages(
+def group_alike_stages(
     setting: PricingSetting,
     pp: int,
     schedule: str,
@@ -253,7 +253,7 @@ def first_rank_stages(
 
     Args:
         setting: The setting. This argument and the next ones, but for the last, are those of
-            `alike_stages`.
+            `group_alike_stages`.
         pp: Ranks.
         schedule: Its name and number of chunks.
         layers: Layers of every stage; None: as the framework cuts.
@@ -263,7 +263,7 @@ def first_rank_stages(
         Of each kind the first segment, the one after the last and the rank, the number of stages,
         and the micro-batches that all of these have in flight.
     """
-    stages = alike_stages(setting, pp, schedule, layers)
+    stages = group_alike_stages(setting, pp, schedule, layers)
     numbers: dict[int, int] = {}
     in_flight: dict[int, int] = {}
     for kind, count in zip(stages.kinds[:, 0].tolist(), flying, strict=True):
@@ -364,12 +364,12 @@ class PipelineCuts(NamedTuple):
     cuts_of_stages: IntArray
     begins: IntArray
 
-    def by_cut(self, seconds: FloatArray) -> FloatArray:
+    def sum_by_cut(self, seconds: FloatArray) -> FloatArray:
         """Return the sums of `seconds` of stages over all stages of each cut. [cuts]"""
         sums = np.bincount(self.cuts_of_stages, seconds)
         return np.asarray(sums, dtype=np.float64)
 
-    def by_rank(self, seconds: FloatArray) -> FloatArray:
+    def sum_by_rank(self, seconds: FloatArray) -> FloatArray:
         """Return the sums of `seconds` of stages over the stages of each rank. [cuts, ranks]"""
         sums = np.bincount(self.ranks, seconds, minlength=self.begins.size)
         return np.asarray(sums.reshape(self.begins.shape), dtype=np.float64)
@@ -384,7 +384,7 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
     ranks: list[int] = []
     begins: list[range] = []
     for schedule in list_schedules(setting, pp, pp):
-        for layers in cuts_of(setting, pp, schedule):
+        for layers in list_cuts(setting, pp, schedule):
             spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
             begins.append(range(len(bounds), len(bounds) + pp))
             stages = find_stage_segments(setting, spec)

@@ -42,7 +42,7 @@ from gnnplace.plans.spec_answers import (
 )
 from gnnplace.plans.spec_cuts import (
     PipelineCuts,
-    count_fewest_of_first_rank,
+    count_fewest_first_rank_layers,
     find_rank_kinds,
     find_stage_kind,
     pipeline_cuts,
@@ -151,7 +151,7 @@ class SpecGroup:
         """Return the prefix sums of the costs of the group's segments on a rank."""
         kinds = self.kinds[rank]
         if kinds not in self._columns:
-            self._columns[kinds] = self._summed_columns(kinds)
+            self._columns[kinds] = self._sum_columns(kinds)
         return self._columns[kinds]
 
     @property
@@ -165,7 +165,7 @@ class SpecGroup:
         assert sums is not None
         return sums
 
-    def _summed_columns(self, kinds: tuple[str, ...]) -> GroupColumns:
+    def _sum_columns(self, kinds: tuple[str, ...]) -> GroupColumns:
         """Return the prefix sums of the costs of the group's segments on some kinds."""
         sums = self.sum_columns_on(kinds)
         costs = sums.costs
@@ -174,11 +174,11 @@ class SpecGroup:
         return GroupColumns(
             forward=sums.forward,
             backward=sums.backward + sums.weights,
-            host=_summed(costs.host),
+            host=_sum_prefixes(costs.host),
             parameters=sums.parameters,
-            dense=sums.parameters - _summed(costs.experts),
-            attention=_summed(costs.attention * is_layer),
-            layers=_summed(costs.recomputed * is_layer),
+            dense=sums.parameters - _sum_prefixes(costs.experts),
+            attention=_sum_prefixes(costs.attention * is_layer),
+            layers=_sum_prefixes(costs.recomputed * is_layer),
         )
 
     @cached_property
@@ -351,7 +351,7 @@ class SpecGroup:
         """Return the smallest stage that rank 0 has under any cut, as `mean_stage` does."""
         if self.spec.pp == 1:
             return self.mean_stage
-        return 0, 1 + count_fewest_of_first_rank(self.setting, self.spec.pp)
+        return 0, 1 + count_fewest_first_rank_layers(self.setting, self.spec.pp)
 
     def holds(self, spec: PlanSpec) -> bool:
         """Return whether the first and the fullest rank may hold a plan's stages under some cut.
@@ -387,12 +387,14 @@ class SpecGroup:
         flying = 1 if has_v else min(self.spec.pp, self.microbatches)
         return cost is not None and not self.lacks([cost], flying * cost.saved)
 
-    def least_layers(self, spec: PlanSpec) -> int:
+    def find_fewest_layers(self, spec: PlanSpec) -> int:
         """Return the fewest layers that must be recomputed so that rank 0 may hold a plan."""
         key = spec.zero, spec.zero_group
         if key not in self._counts:
-            low = 1 if self.smaller is None else self.smaller.least_layers(spec)
-            most_layers = max(count_fewest_of_first_rank(self.setting, self.spec.pp), 1)
+            low = 1 if self.smaller is None else self.smaller.find_fewest_layers(spec)
+            most_layers = max(
+                count_fewest_first_rank_layers(self.setting, self.spec.pp), 1
+            )
 
             def fits(count: int) -> bool:
                 return self._first_can_hold(spec.with_words(recompute=f"block:{count}"))
@@ -436,7 +438,7 @@ class SpecSpace:
         The `sums` of a group are None if the model cannot be cut as the group says.
         """
         return tuple(
-            groups_of(self.used_setting, self.batch, self.num_devices, self.modes)
+            iterate_groups(self.used_setting, self.batch, self.num_devices, self.modes)
         )
 
     @cached_property
@@ -454,7 +456,7 @@ class SpecSpace:
         return self._answers[spec]
 
 
-def groups_of(
+def iterate_groups(
     setting: PricingSetting, batch: int, num_devices: int, modes: PlanSpec
 ) -> Iterator[SpecGroup]:
     """Yield the groups of plans that the framework can run on a number of devices.
@@ -486,7 +488,7 @@ def groups_of(
                 else (splits_tokens or tp == 1,)
             )
             for ep, sp in itertools.product(groups, splits):
-                yield from _groups_of_devices(
+                yield from _iterate_device_groups(
                     setting,
                     modes.with_words(
                         dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch
@@ -495,7 +497,7 @@ def groups_of(
                 )
 
 
-def _groups_of_devices(
+def _iterate_device_groups(
     setting: PricingSetting, spec: PlanSpec, examples: Sequence[int]
 ) -> Iterator[SpecGroup]:
     """Yield a group for each number of examples of a micro-batch on the same devices.
@@ -549,7 +551,7 @@ def list_families(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
     if group.holds(selective):
         yield selective
     if is_plain or group.holds(plain.with_words(recompute="full")):
-        yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
+        yield plain.with_words(recompute=f"block:{group.find_fewest_layers(plain)}")
 
 
 def list_recomputed_modules(setting: PricingSetting) -> tuple[str, ...]:
@@ -605,7 +607,7 @@ def sum_stage_columns(group: SpecGroup) -> GroupColumns:
         columns = np.stack(group.sum_rank_columns(rank))
         return columns[:, lasts] - columns[:, firsts]
 
-    return GroupColumns(*by_device_kind(group, columns_on))
+    return GroupColumns(*spread_over_devices(group, columns_on))
 
 
 def sum_exposed_stages(group: SpecGroup, family: PlanSpec) -> FloatArray:
@@ -616,10 +618,10 @@ def sum_exposed_stages(group: SpecGroup, family: PlanSpec) -> FloatArray:
         exposed = group.exposed(family, rank)
         return exposed[:, lasts] - exposed[:, firsts]
 
-    return by_device_kind(group, exposed_on)
+    return spread_over_devices(group, exposed_on)
 
 
-def by_device_kind(
+def spread_over_devices(
     group: SpecGroup, figures_on: Callable[[int], FloatArray]
 ) -> FloatArray:
     """Return figures of the stages of all cuts, each on the devices of its rank. [..., stages]
@@ -642,9 +644,11 @@ def by_device_kind(
 @lru_cache(maxsize=8)
 def dense_shares(group: SpecGroup) -> FloatArray:
     """Return the share of a group's dense parameters that every rank has. [cuts, ranks]"""
-    return group.cuts.by_rank(sum_stage_columns(group).dense) / group.columns.dense[-1]
+    return (
+        group.cuts.sum_by_rank(sum_stage_columns(group).dense) / group.columns.dense[-1]
+    )
 
 
-def _summed(column: FloatArray) -> FloatArray:
+def _sum_prefixes(column: FloatArray) -> FloatArray:
     """Return the prefix sums of an array, from 0 on. [length + 1]"""
     return np.concatenate([[0.0], np.cumsum(column)])

@@ -35,9 +35,9 @@ from gnnplace.arrays import BoolArray
 from gnnplace.errors import InputError
 from gnnplace.plans.order.orders import (
     chunk_ranks,
+    find_peak_saved,
     is_listed,
     make_fixed_rows,
-    peak_saved,
 )
 from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.search.framework_pricing import SHARDED
@@ -45,14 +45,14 @@ from gnnplace.plans.search.stage import StageBytes
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, count_stage_layers, price_spec
 from gnnplace.plans.spec_bounds import (
-    family_bound,
+    bound_family,
+    bound_group,
+    bound_plan,
     first_rank_lacks,
     group_bound,
-    least_rows,
-    row_bound,
     stages_by_kind,
 )
-from gnnplace.plans.spec_cuts import cuts_of, list_schedules
+from gnnplace.plans.spec_cuts import list_cuts, list_schedules
 from gnnplace.plans.spec_groups import (
     SpecGroup,
     SpecSpace,
@@ -189,7 +189,7 @@ class _SpecSearch:
         elif level is Level.PLAN and spec.recompute_kind == "block":
             # Who cannot be told to recompute some layers may be told to recompute all.
             every = spec.with_words(recompute="full")
-            self._push(row_bound(group, every), group, Level.PLAN, every)
+            self._push(bound_plan(group, every), group, Level.PLAN, every)
 
     def _expand_zero(self, group: SpecGroup, plain: PlanSpec, bound: float) -> None:
         """Add the kinds of recomputation of a group's ZeRO stage to the heap, with their bounds.
@@ -202,13 +202,13 @@ class _SpecSearch:
         for family in list_families(group, plain):
             least_seconds = bound
             if family.recompute_kind != "none":
-                least_seconds = family_bound(group, family)
+                least_seconds = bound_family(group, family)
             self._push(least_seconds, group, Level.FAMILY, family)
         for recompute in list_recomputed_modules(group.setting):
             partial = group.recomputing(recompute)
             family = plain.with_words(recompute=recompute)
             if partial.holds(family):
-                least_seconds = family_bound(partial, family)
+                least_seconds = bound_family(partial, family)
                 self._push(least_seconds, partial, Level.FAMILY, family)
 
     def _expand_group(self, group: SpecGroup) -> None:
@@ -218,7 +218,7 @@ class _SpecSearch:
         for plain in group.stages_of_zero:
             if plain.zero > SHARDED and plain.zero_group in slow:
                 continue
-            bound = family_bound(group, plain)
+            bound = bound_family(group, plain)
             if plain.zero == SHARDED and bound * SLACK >= self.limit:
                 slow.add(plain.zero_group)
             self._push(bound, group, Level.ZERO, plain)
@@ -263,7 +263,7 @@ class _SpecSearch:
             self._push(cuts[-1][0], group, Level.FAMILY, family, cuts)
         if row is None:
             return
-        bound = row_bound(group, row)
+        bound = bound_plan(group, row)
         if is_first and self.num_dives < MOST_DIVES and self.accepts(row):
             self.num_bounded += 1
             self.num_dives += 1
@@ -275,10 +275,10 @@ class _SpecSearch:
     def _price(self, group: SpecGroup, spec: PlanSpec) -> None:
         """Price a plan, and keep it if it is among the best."""
         if spec.recomputes_by_rank:
-            fewest = fewest_recomputed(group, spec)
+            fewest = find_fewest_recomputed(group, spec)
             if fewest != spec and not is_listed(spec.schedule):
                 # Its bound was that of layers that rank 0 alone recomputes.
-                self._push(row_bound(group, fewest), group, Level.PLAN, fewest)
+                self._push(bound_plan(group, fewest), group, Level.PLAN, fewest)
                 return
             spec = fewest
         self.num_priced += 1
@@ -287,7 +287,7 @@ class _SpecSearch:
             # Another rank is fuller than the first.
             if spec.recompute_kind == "block" and not spec.recomputes_by_rank:
                 leaner = _with_layers(group, spec, spec.recompute_layers(0) + 1)
-                self._push(row_bound(group, leaner), group, Level.PLAN, leaner)
+                self._push(bound_plan(group, leaner), group, Level.PLAN, leaner)
             return
         plan = FoundSpec(spec, answer)
         if plan.seconds < self.limit:
@@ -340,7 +340,7 @@ def sample_family(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
         for name in list_schedules(group.setting, family.pp, group.microbatches)
     }
     for schedule in schedules.values():
-        for layers in cuts_of(group.setting, family.pp, schedule):
+        for layers in list_cuts(group.setting, family.pp, schedule):
             yield family.with_words(schedule=schedule, layers=layers)
 
 
@@ -353,7 +353,7 @@ def bound_family_cuts(group: SpecGroup, family: PlanSpec) -> CutsOfFamily:
         group: The group of the family.
         family: The words of the family.
     """
-    bounds = least_rows(group, family) if family.pp > 1 else np.zeros(1)
+    bounds = bound_group(group, family) if family.pp > 1 else np.zeros(1)
     order = np.argsort(-bounds, kind="stable")
     order = order[np.isfinite(bounds[order])]
     return list(zip(bounds[order].tolist(), order.tolist(), strict=True))
@@ -388,7 +388,7 @@ def make_cut_row(group: SpecGroup, family: PlanSpec, cut: int) -> PlanSpec | Non
     return _with_layers(group, row, count)
 
 
-def fewest_recomputed(group: SpecGroup, spec: PlanSpec) -> PlanSpec:
+def find_fewest_recomputed(group: SpecGroup, spec: PlanSpec) -> PlanSpec:
     """Return a plan that recomputes as few layers on every rank as fit there.
 
     What a rank holds depends on its own stages alone, so that all ranks are bisected at once. More
@@ -448,7 +448,7 @@ def ranks_that_fit(group: SpecGroup, spec: PlanSpec) -> BoolArray | None:
     saved[order] = of_kinds[stages.kinds.T.ravel()]
     rows = make_fixed_rows(spec.schedule, spec.pp, saved.size, group.microbatches)
     fits: list[bool] = []
-    for rank, saved_bytes in enumerate(peak_saved(*rows, saved).tolist()):
+    for rank, saved_bytes in enumerate(find_peak_saved(*rows, saved).tolist()):
         of_rank = [costs[kind] for kind in stages.kinds[:, rank].tolist()]
         usable = group.pricer.framework.usable_memory(group.kinds[rank])
         memory = group.pricer.rank_bytes(of_rank, saved_bytes)

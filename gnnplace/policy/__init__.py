@@ -25,15 +25,15 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.card import exposure_reason as exposure_reason
     from gnnplace.policy.card import write_card as write_card
     from gnnplace.policy.decode.aims import DECODED as DECODED
-    from gnnplace.policy.decode.aims import device_limits as device_limits
+    from gnnplace.policy.decode.aims import list_device_limits as list_device_limits
     from gnnplace.policy.decode.decoder_state import DecisionRecord as DecisionRecord
     from gnnplace.policy.decode.improving import Improvement as Improvement
     from gnnplace.policy.decode.rollouts import Decoded as Decoded
     from gnnplace.policy.decode.rollouts import Rollouts as Rollouts
     from gnnplace.policy.decode.walk import WalkGraph as WalkGraph
     from gnnplace.policy.gnn.clusters import build_clusters as build_clusters
-    from gnnplace.policy.gnn.custom import described as described
-    from gnnplace.policy.gnn.custom import trusting as trusting
+    from gnnplace.policy.gnn.custom import describe_class as describe_class
+    from gnnplace.policy.gnn.custom import trust_classes as trust_classes
     from gnnplace.policy.gnn.encoder import Encoder as Encoder
     from gnnplace.policy.gnn.features import FEATURE_VERSION as FEATURE_VERSION
     from gnnplace.policy.gnn.kernels import DecoderNetwork as DecoderNetwork
@@ -46,13 +46,15 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.gnn.network import read_gnn as read_gnn
     from gnnplace.policy.gnn.placer import GnnPlacer as GnnPlacer
     from gnnplace.policy.gnn.pyg import ProblemData as ProblemData
-    from gnnplace.policy.gnn.pyg import over_message_passing as over_message_passing
+    from gnnplace.policy.gnn.pyg import (
+        convert_to_message_passing as convert_to_message_passing,
+    )
     from gnnplace.policy.gnn.rollouts import Drawn as Drawn
     from gnnplace.policy.gnn.rollouts import Episodes as Episodes
     from gnnplace.policy.learned import LearnedPlacer as LearnedPlacer
     from gnnplace.policy.learned import load_policy as load_policy
+    from gnnplace.policy.learned import make_untrained as make_untrained
     from gnnplace.policy.learned import network_decodes as network_decodes
-    from gnnplace.policy.learned import untrained as untrained
     from gnnplace.policy.network import PlacementPolicy as PlacementPolicy
     from gnnplace.policy.network import SavedNetwork as SavedNetwork
     from gnnplace.policy.network import read_policy as read_policy

@@ -29,15 +29,15 @@ from gnnplace.placers import (
     SearchSpace,
     best_construction,
     best_member,
-    better,
-    expired,
+    choose_better,
     groups_take_all_time,
-    now,
+    is_expired,
+    list_whole_members,
     quick_members,
+    read_clock,
     repair,
     run_member,
     run_members,
-    whole_members,
 )
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class Best(Placer):
             schedules = ("single",) if single else SINGLE_SCHEDULES
             best = best_construction(space, rng, deadline, schedules)
             on_groups = self.learned.search_groups(space, narrow, rng, deadline)
-            return better(space, best, _repaired(space, on_groups, deadline))
+            return choose_better(space, best, _repair(space, on_groups, deadline))
 
         # No budget: the better of a construction and the learned placer's first choice.
         if deadline <= NO_BUDGET:
             best = best_construction(space, rng)
             learned = run_member(self.learned, space, rng, deadline)
-            return best if learned is None else better(space, best, learned)
+            return best if learned is None else choose_better(space, best, learned)
 
         # Otherwise quick constructions, the first choice, and searches by turns while time is left.
         placements, missed = run_members(space, rng, deadline, quick_members())
@@ -97,16 +97,16 @@ class Best(Placer):
             return best
         if not np.isfinite(space.score(best.device, best.order)):
             learned = run_member(self.learned, space, rng, deadline)
-            return best if learned is None else better(space, best, learned)
+            return best if learned is None else choose_better(space, best, learned)
         first = self.learned.first_choice(space, deadline, placements)
-        best = better(space, best, _repaired(space, first.found, deadline))
+        best = choose_better(space, best, _repair(space, first.found, deadline))
         if not first.search_has_time(deadline):
             return best
         groups = self.learned.beside(space, rng)
-        return _by_turns(space, first.search(rng), groups, best, rng, deadline)
+        return _search_by_turns(space, first.search(rng), groups, best, rng, deadline)
 
 
-def _by_turns(
+def _search_by_turns(
     space: SearchSpace,
     local: Anytime,
     groups: Beside | NarrowBeside,
@@ -120,10 +120,10 @@ def _by_turns(
     """
     annealer = Annealer(space, best, rng)
     finders = [best.note]
-    construction_members = whole_members(space.problem.num_ops)
-    while not expired(deadline):
+    construction_members = list_whole_members(space.problem.num_ops)
+    while not is_expired(deadline):
         local.offer(annealer.found(), annealer.score)
-        while local.moves * LOCAL_COST <= annealer.moves and not expired(deadline):
+        while local.moves * LOCAL_COST <= annealer.moves and not is_expired(deadline):
             local.cycle(deadline)
             groups.turn(local, deadline)
         if local.score < annealer.score:
@@ -132,7 +132,11 @@ def _by_turns(
         annealer.cycle(deadline)
         if annealer.score < local.score:
             finders.append("annealing")
-        if construction_members and local.ops >= WHOLE_BEGIN and not expired(deadline):
+        if (
+            construction_members
+            and local.ops >= WHOLE_BEGIN
+            and not is_expired(deadline)
+        ):
             placements, _ = run_members(space, rng, deadline, construction_members)
             construction_members = []
             member = best_member(space, placements, [], deadline)
@@ -144,7 +148,7 @@ def _by_turns(
     return annealer.answer("; then ".join([finders[0], *reversed(last)]))
 
 
-def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
+def _repair(space: SearchSpace, found: Found, deadline: float) -> Found:
     """Return the learned placer's choice, named, after memory repair."""
     return Found(
         *repair(space, found.device, found.order, deadline), f"learned: {found.note}"
@@ -154,5 +158,6 @@ def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
 def _has_time(space: SearchSpace, deadline: float) -> bool:
     """Return whether the learned placer can answer until the deadline; always without one."""
     return (
-        deadline <= NO_BUDGET or now() + FIRST_DECODE * space.problem.num_ops < deadline
+        deadline <= NO_BUDGET
+        or read_clock() + FIRST_DECODE * space.problem.num_ops < deadline
     )

@@ -24,8 +24,8 @@ class Exposure(Schema):
 
     Attributes:
         families: Families of graphs; random ones with ``RANDOM`` before their names.
-        graphs: Names of captured graphs by ``graph_digest``.
-        problems: Names of problem files by ``digest``.
+        graphs: Names of captured graphs by ``compute_graph_digest``.
+        problems: Names of problem files by `compute_digest`.
         clusters: Types of drawn clusters, and presets.
     """
 
@@ -65,7 +65,7 @@ class TrainingCard(Schema):
     complete: bool = True
     note: str = ""
 
-    def continued(self, later: TrainingCard) -> TrainingCard:
+    def continue_card(self, later: TrainingCard) -> TrainingCard:
         """Return the card of weights that began with these and were trained as ``later`` says."""
         return TrainingCard(
             parameters=later.parameters,
@@ -83,7 +83,8 @@ class Exhibit:
 
     Attributes:
         digest: The digest of the problem.
-        graph: ``graph_digest`` of the captured graph that it was made from; empty if there is none.
+        graph: ``compute_graph_digest`` of the captured graph that it was made from; empty if there
+        is none.
         family: The family of the graph, as cards name it.
     """
 

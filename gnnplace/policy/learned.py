@@ -42,11 +42,11 @@ from gnnplace.placers import (
     NarrowSearch,
     Placer,
     SearchSpace,
-    better,
-    expired,
+    choose_better,
     groups_take_all_time,
+    is_expired,
     narrow_problem,
-    now,
+    read_clock,
 )
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.improving import (
@@ -104,7 +104,7 @@ def network_decodes(
         aim: The aim whose rounds the orders of micro-batches follow.
         deadline: when to be back.
     """
-    if now() + ENCODING * rollouts.space.problem.num_ops >= deadline:
+    if read_clock() + ENCODING * rollouts.space.problem.num_ops >= deadline:
         return []
     return _ask(rollouts, policy, aim).decode(1 + DRAWS, deadline)
 
@@ -200,7 +200,9 @@ class LearnedPlacer(Placer):
         # Grouping a large graph takes a while.
         ops = space.problem.num_ops
         late = (
-            deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
+            deadline > NO_BUDGET
+            and ops > LARGE
+            and read_clock() + GROUPING * ops > deadline
         )
         if self.on_groups and not late and groups_take_all_time(space):
             return self.search_groups(
@@ -211,7 +213,7 @@ class LearnedPlacer(Placer):
             return first.found
         local = first.search(rng)
         groups = self.beside(space, rng)
-        while not expired(deadline):
+        while not is_expired(deadline):
             local.cycle(deadline)
             groups.turn(local, deadline)
         moves_note = f"{local.moves} moves, {local.cycles} cycles{groups.note}"
@@ -259,7 +261,7 @@ class LearnedPlacer(Placer):
             return groups.found
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
-            return better(space, groups.found, first.found)
+            return choose_better(space, groups.found, first.found)
         local = first.search(rng)
         ops_before = groups.chunks.ops
         while groups.has_time(deadline):
@@ -269,7 +271,7 @@ class LearnedPlacer(Placer):
             while groups.chunks.ops < wanted and groups.has_time(deadline):
                 groups.lap()
         note = f"{groups.found.note}; {local.moves} moves of the whole graph"
-        return better(space, local.answer(note), groups.found)
+        return choose_better(space, local.answer(note), groups.found)
 
     def rollouts(self, space: SearchSpace) -> Rollouts:
         """Return what decodes a problem."""
@@ -299,7 +301,7 @@ class LearnedPlacer(Placer):
                 cuts.
         """
         rollouts = self.rollouts(space)
-        begun = now()
+        begun = read_clock()
         if deadline > NO_BUDGET:
             until = deadline
         else:
@@ -308,11 +310,11 @@ class LearnedPlacer(Placer):
         ranked = self.decodes(rollouts, until)
         if space.starts:
             ranked = sorted(
-                [*ranked, *map(rollouts.justified, space.starts)], key=SCORE
+                [*ranked, *map(rollouts.justify_placement, space.starts)], key=SCORE
             )
         best = passes.best(ranked, until)
         small = self.orders is None and space.problem.num_ops < LEAST_OPS
-        early = until == np.inf or now() < begun + MORE_STARTS * (until - begun)
+        early = until == np.inf or read_clock() < begun + MORE_STARTS * (until - begun)
         if small and (early or placements is not None):
             ranked += self.more_starts(rollouts, until, placements)
             ranked.sort(key=SCORE)
@@ -334,8 +336,8 @@ class LearnedPlacer(Placer):
         """
         space = rollouts.space
         for placement in _cuts(space, until) if placements is None else placements:
-            if now() < until:
-                yield rollouts.justified(placement)
+            if read_clock() < until:
+                yield rollouts.justify_placement(placement)
         if until == np.inf and space.problem.num_devices > 1:
             network = self.find_network()
             if network is not None:
@@ -372,7 +374,7 @@ def _cuts(space: SearchSpace, until: float) -> Iterator[Found]:
     """Yield the three kinds of cuts of the placers room, none after the deadline."""
     cuts = (MinCut(), Contiguous(moves=False), Interleaved(moves=False))
     for placer in cuts:
-        if now() < until and placer.supports(space.problem) is None:
+        if read_clock() < until and placer.supports(space.problem) is None:
             cut = placer.search(space, np.random.default_rng(SEED), NO_BUDGET)
             yield replace(cut, note=placer.name)
 
@@ -407,14 +409,14 @@ class FirstChoice:
 
     def search_has_time(self, deadline: float) -> bool:
         """Return whether a search can begin before the deadline; never without one."""
-        return now() + STARTING * self.rollouts.space.problem.num_ops < deadline
+        return read_clock() + STARTING * self.rollouts.space.problem.num_ops < deadline
 
     def search(self, rng: np.random.Generator) -> Anytime:
         """Return a search that starts from the choice."""
         return Anytime(self.passes, self.best, rng)
 
 
-def untrained(
+def make_untrained(
     orders: tuple[str, ...] | None = None, improvement: Improvement | None = None
 ) -> LearnedPlacer:
     """Return ``learned`` with the parameters that training begins with: what it is measured by."""

@@ -48,7 +48,7 @@ class _Numbers(ast.NodeTransformer):
         return node
 
 
-def named_columns(array: str) -> Callable[[Function], Function]:
+def name_columns(array: str) -> Callable[[Function], Function]:
     """Mark a function at the top of a module that writes features to ``array`` by name."""
 
     def mark(function: Function) -> Function:

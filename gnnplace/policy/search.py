@@ -46,9 +46,9 @@ from gnnplace.placers import (
     SearchState,
     back_to_best,
     coarse_problem,
-    expired,
     has_time,
-    projected,
+    is_expired,
+    project_placement,
     seed_kernel,
     start_state,
 )
@@ -239,18 +239,18 @@ class Beside:
 
     def turn(self, local: Anytime, deadline: float) -> None:
         """Run cycles of groups while it is their turn; what they find is offered to ``local``."""
-        if not self.open or local.ops < BEGUN or expired(deadline):
+        if not self.open or local.ops < BEGUN or is_expired(deadline):
             return
-        self.groups = self.groups or self._begun(deadline)
+        self.groups = self.groups or self._begin(deadline)
         self.open = self.groups is not None
-        while self.groups and not expired(deadline):
+        while self.groups and not is_expired(deadline):
             coarse, search = self.groups
             if search.ops >= self.share * (local.ops - BEGUN):
                 break
             search.cycle(deadline)
             self._offer(coarse, search, local, deadline)
 
-    def _begun(self, deadline: float) -> tuple[CoarseProblem, Anytime] | None:
+    def _begin(self, deadline: float) -> tuple[CoarseProblem, Anytime] | None:
         """Return groups and a search on them; None where there is nothing to group, or no time."""
         if not has_time(self.space, deadline):
             return None
@@ -271,7 +271,9 @@ class Beside:
             self.shown = search.score
             best = search.found()
             order = search.space.simulator.run(best.device, best.order).order
-            fine = projected(self.space, coarse, Found(best.device, order), deadline)
+            fine = project_placement(
+                self.space, coarse, Found(best.device, order), deadline
+            )
             justified = justify(
                 self.space.compiled, self.space.reversed, fine.device, fine.order
             )
@@ -311,7 +313,7 @@ class NarrowBeside:
 
     def turn(self, local: Anytime, deadline: float) -> None:
         """Run laps of groups while it is their turn; what they find is offered to ``local``."""
-        if expired(deadline):
+        if is_expired(deadline):
             return
         self.groups = groups = self.groups or self.begin()
         while groups.chunks.ops < SHARE * local.ops and groups.has_time(deadline):

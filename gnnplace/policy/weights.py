@@ -30,7 +30,7 @@ from gnnplace.policy.naming import (
     NamedRow,
     compute_version,
     list_feature_names,
-    named_columns,
+    name_columns,
 )
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
@@ -64,7 +64,7 @@ def global_features(graph: WalkGraph) -> SingleArray:
     return out
 
 
-@named_columns("out")
+@name_columns("out")
 def _write_global(graph: WalkGraph, out: NamedRow) -> None:
     problem = graph.problem
     walk = graph.forward

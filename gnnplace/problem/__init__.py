@@ -8,7 +8,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster import Cluster as Cluster
     from gnnplace.problem.cluster import Device as Device
     from gnnplace.problem.cluster import Link as Link
-    from gnnplace.problem.cluster import all_pairs as all_pairs
+    from gnnplace.problem.cluster import link_all_pairs as link_all_pairs
     from gnnplace.problem.cluster import list_device_counts as list_device_counts
     from gnnplace.problem.cluster import load_cluster as load_cluster
     from gnnplace.problem.cluster import preset_names as preset_names
@@ -18,30 +18,30 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster.cluster import OWN_INSIDE as OWN_INSIDE
     from gnnplace.problem.cluster.cluster import is_between as is_between
     from gnnplace.problem.cluster.gpus import FLOAT32 as FLOAT32
-    from gnnplace.problem.cluster.gpus import figures as figures
     from gnnplace.problem.cluster.gpus import find_kind as find_kind
+    from gnnplace.problem.cluster.gpus import get_figures as get_figures
     from gnnplace.problem.cluster.headroom import read_headroom as read_headroom
     from gnnplace.problem.cluster.headroom import with_slack as with_slack
-    from gnnplace.problem.cluster.machine import machine as machine
+    from gnnplace.problem.cluster.machine import describe_machine as describe_machine
+    from gnnplace.problem.cluster.machine import list_versions as list_versions
     from gnnplace.problem.cluster.machine import package_commit as package_commit
     from gnnplace.problem.cluster.machine import processor_name as processor_name
-    from gnnplace.problem.cluster.machine import versions as versions
     from gnnplace.problem.cluster.presets import MEMORY as MEMORY
     from gnnplace.problem.cluster.presets import cluster_from_data as cluster_from_data
     from gnnplace.problem.cluster.presets import cluster_to_data as cluster_to_data
     from gnnplace.problem.cluster.presets import is_preset as is_preset
-    from gnnplace.problem.cluster.presets import preset as preset
+    from gnnplace.problem.cluster.presets import make_preset as make_preset
     from gnnplace.problem.cluster.servers import ASSUMED_WATTS as ASSUMED_WATTS
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
-    from gnnplace.problem.constraints import constrained as constrained
-    from gnnplace.problem.constraints import limited as limited
+    from gnnplace.problem.constraints import apply_constraints as apply_constraints
+    from gnnplace.problem.constraints import limit_memory as limit_memory
     from gnnplace.problem.constraints import read_constraints as read_constraints
     from gnnplace.problem.constraints.applying import Matched as Matched
     from gnnplace.problem.constraints.applying import Names as Names
     from gnnplace.problem.constraints.applying import Resolved as Resolved
-    from gnnplace.problem.constraints.applying import devices_matched as devices_matched
-    from gnnplace.problem.constraints.applying import on_devices as on_devices
+    from gnnplace.problem.constraints.applying import apply_pins as apply_pins
+    from gnnplace.problem.constraints.applying import match_devices as match_devices
     from gnnplace.problem.constraints.applying import resolve as resolve
     from gnnplace.problem.constraints.constraints import AUTO as AUTO
     from gnnplace.problem.constraints.constraints import (
@@ -58,24 +58,25 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         cluster_with_headroom as cluster_with_headroom,
     )
     from gnnplace.problem.constraints.constraints import with_headroom as with_headroom
-    from gnnplace.problem.digests import digest as digest
-    from gnnplace.problem.digests import graph_digest as graph_digest
-    from gnnplace.problem.digests import ruled as ruled
+    from gnnplace.problem.constraints.goals import SearchGoal as SearchGoal
+    from gnnplace.problem.digests import compute_digest as compute_digest
+    from gnnplace.problem.digests import compute_graph_digest as compute_graph_digest
+    from gnnplace.problem.digests import prefix_rule_version as prefix_rule_version
     from gnnplace.problem.formats import READERS as READERS
     from gnnplace.problem.formats import convert as convert
     from gnnplace.problem.formats import from_networkx as from_networkx
     from gnnplace.problem.formats import from_pyg as from_pyg
     from gnnplace.problem.formats import to_pyg as to_pyg
-    from gnnplace.problem.formats.nccl_tests import Run as Run
-    from gnnplace.problem.formats.nccl_tests import read_nccl_tests as read_nccl_tests
     from gnnplace.problem.microbatching import MOST_MICROBATCHES as MOST_MICROBATCHES
     from gnnplace.problem.microbatching import check_microbatches as check_microbatches
     from gnnplace.problem.microbatching import with_microbatches as with_microbatches
     from gnnplace.problem.placement import CLUSTER_KEY as CLUSTER_KEY
     from gnnplace.problem.placement import CONSTRAINTS_KEY as CONSTRAINTS_KEY
     from gnnplace.problem.placement import Placement as Placement
-    from gnnplace.problem.placement import faults as faults
-    from gnnplace.problem.placement import placed_microbatches as placed_microbatches
+    from gnnplace.problem.placement import (
+        count_placed_microbatches as count_placed_microbatches,
+    )
+    from gnnplace.problem.placement import list_faults as list_faults
     from gnnplace.problem.placement import placement_from_data as placement_from_data
     from gnnplace.problem.placement import placement_to_data as placement_to_data
     from gnnplace.problem.placement import read_placement as read_placement

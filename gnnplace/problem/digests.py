@@ -9,7 +9,7 @@ import numpy as np
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.problem import Problem
 
-RULE = 1  # version of ``digest``
+RULE = 1  # version of `compute_digest`
 ALWAYS = frozenset(
     (
         "name",
@@ -27,7 +27,7 @@ ALWAYS = frozenset(
 )
 
 
-def digest(problem: Problem) -> str:
+def compute_digest(problem: Problem) -> str:
     """Return what tells two problems apart that have one key: structure, costs, links and memory.
 
     It hashes what a problem says. A field of a device or a link that is not among ``ALWAYS`` counts
@@ -42,15 +42,15 @@ def digest(problem: Problem) -> str:
     for entry in (*cluster.devices, *cluster.links):
         fields = {*ALWAYS, *entry.model_dump(exclude_defaults=True)}
         hashed.update(entry.model_dump_json(include=fields).encode())
-    return ruled(hashed.hexdigest()[:12])
+    return prefix_rule_version(hashed.hexdigest()[:12])
 
 
-def ruled(hexadecimal: str) -> str:
+def prefix_rule_version(hexadecimal: str) -> str:
     """Return a digest with the version of its rule before it."""
     return f"{RULE}:{hexadecimal}"
 
 
-def graph_digest(graph: ComputationGraph) -> str:
+def compute_graph_digest(graph: ComputationGraph) -> str:
     """Return a hash of the edges of a graph and of the bytes of its tensors, without names."""
     hashed = hashlib.sha256()
     for array in (graph.producer, graph.consumer_offset, graph.consumer, graph.size):

@@ -181,7 +181,7 @@ def _sequences(
     )
 
 
-def placed_microbatches(data: object) -> int:
+def count_placed_microbatches(data: object) -> int:
     """Return the number of micro-batches that a placement file's op names imply."""
     if isinstance(data, dict):
         devices = data.get("device")
@@ -225,7 +225,7 @@ def write_placement(path: str | Path, placement: Placement, problem: Problem) ->
     write_json(path, placement_to_data(placement, problem))
 
 
-def faults(problem: Problem, device: IntArray) -> list[str]:
+def list_faults(problem: Problem, device: IntArray) -> list[str]:
     """Return every reason, except memory, why the ops cannot run on these devices.
 
     Checks the kinds that can run an op, pins, colocation and links for the tensors that travel.
@@ -300,7 +300,7 @@ def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, P
         FormatError, MismatchError: see ``read_placement``.
     """
     data = read_json(path)
-    count = placed_microbatches(data)
+    count = count_placed_microbatches(data)
     if count > 1 and problem.microbatches == 1:
         problem = with_microbatches(problem, count)
     return placement_from_data(data, problem, str(path)), problem

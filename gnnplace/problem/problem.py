@@ -1,6 +1,9 @@
-"""``Problem``: a graph with costs on a cluster; its fingerprint, its placement units.
+"""``Problem``: a computation graph with the costs of its ops, and a cluster to place it on.
 
-Problem files: JSON that is read with all its faults named, and written whole.
+Ops of one colocation class are one placement *unit*. ``fingerprint`` tells for which problems a
+placement is valid. ``build_problem`` makes a problem from arrays; ``read_problem`` and
+``write_problem`` are for problem files, which are JSON. A file is checked completely, and one error
+names all that is wrong with it.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from gnnplace.files import (
     Schema,
     Seconds,
     parse,
+    pause_garbage_collection,
     read_json,
-    uncollected,
     write_json,
 )
 from gnnplace.graph import ComputationGraph
@@ -40,6 +43,9 @@ FORWARD = 0
 BACKWARD = 1
 UPDATE = 2
 PHASES = ("forward", "backward", "update")
+MOST_SHOWN = 4  # devices that a message lists
+DECIMALS = 4  # of errors in a problem file
+LARGEST_WHOLE = 2**53  # below it, every whole number is exact in double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +53,27 @@ class Problem:
     """A computation graph, what its ops cost, and the cluster to place it on.
 
     Attributes:
-        time: seconds of each op by device kind, inf where that kind cannot run it. [num_ops]
-        state: bytes that stay for the whole step. [num_ops]
+        name: The name of the problem.
+        graph: The ops and the tensors between them.
+        cluster: The devices and the links between them.
+        time: Seconds of each op by device kind, inf where that kind cannot run it. [num_ops]
+        state: Bytes of each op that stay on its device for the whole step. [num_ops]
         phase: FORWARD, BACKWARD or UPDATE. [num_ops]
-        colocate: class of ops that share a device, or None. [num_ops]
-        pin: device an op must be on, -1 if free. [num_ops]
-        forbid: whether an op must not be on a device; None: nothing is forbidden. [num_ops, D]
-        module: dotted module path an op comes from, or None. [num_ops]
-        members: captured nodes of each op. [num_ops]
-        estimated: whether the op's times were not measured. [num_ops]
-        error: expected deviation of the log of each time by device kind, NaN where nothing is
-            known; no entry for kinds of which nothing is. [num_ops]
-        source: where each time is from, by device kind, or None. [num_ops]
-        microbatches: shares of the batch in flight together.
-        captured: how the model was captured, as far as that is known: options by name.
+        colocate: Colocation class of each op, or None; ops of a class share a device. [num_ops]
+        pin: The device that an op must be on, -1 if there is none. [num_ops]
+        module: Dotted path of the module that an op comes from, or None. [num_ops]
+        members: Names of the captured nodes of each op. [num_ops]
+        estimated: Whether an op's times were estimated, not measured. [num_ops]
+        microbatches: Number of micro-batches that the batch is cut into.
+        error: Expected error of the logarithm of each time by device kind, NaN where it is unknown.
+            Kinds without any known error are absent. [num_ops]
+        source: Where each time comes from, in words or None, by device kind. [num_ops]
+        forbid: Whether an op must not be on a device. None: nothing is forbidden. [num_ops, D]
+        captured: Options by name with which the model was captured; None if unknown.
+
+    Raises:
+        InputError: There is no op, an attribute has the wrong length, or a time or a state is no
+            number from 0 on.
     """
 
     name: str
@@ -84,59 +97,60 @@ class Problem:
         if self.num_ops == 0:
             raise InputError("ops: at least one op is needed")
         # Every array of ops has one entry an op; forbid, errors and sources may be absent.
-        for field_name in (
-            "state",
-            "phase",
-            "colocate",
-            "pin",
-            "module",
-            "members",
-            "estimated",
-        ):
-            if len(getattr(self, field_name)) != self.num_ops:
+        entries: dict[str, Sized] = {
+            "state": self.state,
+            "phase": self.phase,
+            "colocate": self.colocate,
+            "pin": self.pin,
+            "module": self.module,
+            "members": self.members,
+            "estimated": self.estimated,
+        }
+        for field_name, values in entries.items():
+            if len(values) != self.num_ops:
                 raise InputError(
-                    f"{field_name}: has {len(getattr(self, field_name))} entries, not one an op"
+                    f"{field_name}: has {len(values)} entries, not one for each of "
+                    f"{self.num_ops} ops"
                 )
-        if self.forbid is not None and self.forbid.shape != (
-            self.num_ops,
-            self.num_devices,
-        ):
+        shape = (self.num_ops, self.num_devices)
+        if self.forbid is not None and self.forbid.shape != shape:
             raise InputError(
-                f"forbid: its shape is {self.forbid.shape}, not ops by devices"
+                f"forbid: its shape is {self.forbid.shape}; must be {shape}, ops by devices"
             )
         by_kind: list[tuple[str, Sized]] = [*self.error.items(), *self.source.items()]
         for kind, values in by_kind:
             if len(values) != self.num_ops:
                 raise InputError(
-                    f"{kind}: has {len(values)} errors or sources, not one an op"
+                    f"{kind}: has {len(values)} errors or sources, not one for each of "
+                    f"{self.num_ops} ops"
                 )
         # Times may be infinite (that kind cannot run the op), but neither NaN nor negative.
         for kind, seconds in self.time.items():
-            bad = np.flatnonzero(
-                ~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds)))
-            )
-            if len(seconds) != self.num_ops or bad.size:
-                if bad.size:
-                    key_path = f"ops[{bad[0]}].time.{kind}"
-                else:
-                    key_path = f"time.{kind}"
+            is_valid = (seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds))
+            invalid = np.flatnonzero(~is_valid)
+            if invalid.size:
                 raise InputError(
-                    f"{key_path}: must be one number of seconds, 0 to {MOST:g}, an op"
+                    f"ops[{invalid[0]}].time.{kind}: must be a number of seconds, 0 to {MOST:g}"
                 )
-        bad = np.flatnonzero(~((self.state >= 0) & (self.state <= MOST)))
-        if bad.size:
+            if len(seconds) != self.num_ops:
+                raise InputError(
+                    f"time.{kind}: has {len(seconds)} entries, not one for each of "
+                    f"{self.num_ops} ops"
+                )
+        invalid = np.flatnonzero(~((self.state >= 0) & (self.state <= MOST)))
+        if invalid.size:
             raise InputError(
-                f"ops[{bad[0]}].state: must be a number of bytes, 0 to {MOST:g}"
+                f"ops[{invalid[0]}].state: must be a number of bytes, 0 to {MOST:g}"
             )
 
     @property
     def num_ops(self) -> int:
-        """Number of ops n."""
+        """Return the number of ops, n."""
         return self.graph.num_ops
 
     @property
     def num_devices(self) -> int:
-        """Number of devices D."""
+        """Return the number of devices, D."""
         return self.cluster.num_devices
 
     @cached_property
@@ -159,7 +173,10 @@ class Problem:
 
     @cached_property
     def allowed(self) -> BoolArray:
-        """Return whether an op may be on a device by itself: kind, pin and forbids. [num_ops, D]"""
+        """Return whether an op may be on a device, by its times, pin and forbids. [num_ops, D]
+
+        Ops of one unit may be allowed on different devices; see ``unit_allowed``.
+        """
         allowed = np.isfinite(self.kind_times).take(self.kind_of, axis=1)
         if self.forbid is not None:
             allowed &= ~self.forbid
@@ -169,39 +186,45 @@ class Problem:
 
     @property
     def idle(self) -> str:
-        """Return which devices can run no op because no op has a time for their kind, or ""."""
-        without = [kind for kind in self.cluster.kinds if kind not in self.time]
-        names = [d.name for d in self.cluster.devices if d.kind in without]
+        """Return a message about devices for whose kind no op has a time; "" if there are none."""
+        idle_kinds = [kind for kind in self.cluster.kinds if kind not in self.time]
+        names = [d.name for d in self.cluster.devices if d.kind in idle_kinds]
         if not names:
             return ""
-        shown = ", ".join(names[:4]) + (
-            f" and {len(names) - 4} more" if len(names) > 4 else ""
-        )
-        kinds_with_times = ", ".join(repr(kind) for kind in self.time) or "none"
+        shown = ", ".join(names[:MOST_SHOWN])
+        if len(names) > MOST_SHOWN:
+            shown += f" and {len(names) - MOST_SHOWN} more"
+        kinds = " or ".join(map(repr, idle_kinds))
+        kinds_with_times = ", ".join(map(repr, self.time)) or "none"
         return (
-            f"no op has a time for kind {' or '.join(map(repr, without))}, so nothing can run on "
-            f"{shown}; there are times for {kinds_with_times}"
+            f"no op has a time for kind {kinds}, so nothing can run on {shown}; "
+            f"there are times for {kinds_with_times}"
         )
 
     @cached_property
     def unit_of(self) -> IntArray:
-        """Return the placement unit of each op: its colocation class, or itself. [num_ops]"""
-        itself = np.arange(self.num_ops, dtype=np.int32)
+        """Return the placement unit of each op: its colocation class, or itself. [num_ops]
+
+        Units are numbered in the order of their first ops.
+        """
         n = self.num_ops
+        itself = np.arange(n, dtype=np.int32)
+        # The first op of a class leads it. Filled from the end, so that the first op comes last.
         first = dict(zip(reversed(self.colocate), range(n - 1, -1, -1), strict=True))
         leader = np.fromiter(map(first.__getitem__, self.colocate), np.int32, n)
+        # An op without a class leads itself.
         leader = np.where(leader == first.get(None, -1), itself, leader)
         unit = np.cumsum(leader == itself, dtype=np.int32) - np.int32(1)
         return np.asarray(unit[leader])
 
     @cached_property
     def num_units(self) -> int:
-        """Number of placement units U."""
+        """Return the number of placement units, U."""
         return int(self.unit_of.max()) + 1
 
     @cached_property
     def unit_allowed(self) -> BoolArray:
-        """Return whether a whole unit may be on a device. [U, D]"""
+        """Return whether all ops of a unit may be on a device. [U, D]"""
         allowed = np.ones((self.num_units, self.num_devices), dtype=bool)
         op, device = np.nonzero(~self.allowed)
         allowed[self.unit_of[op], device] = False
@@ -214,21 +237,27 @@ class Problem:
 
     @cached_property
     def microbatch(self) -> IntArray:
-        """Return the micro-batch of each op, from ``#k`` in its name; 0 for updates. [num_ops]"""
+        """Return the micro-batch of each op. [num_ops]
+
+        It is the k of ``#k`` at the end of an op's name; 0 without one, and for updates.
+        """
         if self.microbatches == 1:
             return np.zeros(self.num_ops, dtype=np.int32)
-        number = {f"#{k}": k for k in range(self.microbatches)}
-        named = [number.get(name[name.rfind("#") :], 0) for name in self.graph.names]
-        return np.where(self.phase == UPDATE, 0, np.array(named, dtype=np.int32))
+        numbers = {f"#{k}": k for k in range(self.microbatches)}
+        microbatch = []
+        for name in self.graph.names:
+            suffix = name[name.rfind("#") :]
+            microbatch.append(numbers.get(suffix, 0))
+        return np.where(self.phase == UPDATE, 0, np.array(microbatch, dtype=np.int32))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the SHA-256 of all that a placement depends on.
+        """Return the SHA-256 of what must be equal for a placement to be valid.
 
-        Names, edges, bytes, ``colocate``, device names and micro-batches.
+        That is: names of ops, tensors, ``colocate``, names of devices, and micro-batches.
         """
         graph = self.graph
-        parts = [
+        structure = [
             list(graph.names),
             [graph.producer.tolist(), graph.size.tolist()],
             [graph.consumer_offset.tolist(), graph.consumer.tolist()],
@@ -236,9 +265,8 @@ class Problem:
             [device.name for device in self.cluster.devices],
             self.microbatches,
         ]
-        return hashlib.sha256(
-            json.dumps(parts, separators=(",", ":")).encode()
-        ).hexdigest()
+        text = json.dumps(structure, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def build_problem(
@@ -246,15 +274,25 @@ def build_problem(
     graph: ComputationGraph,
     cluster: Cluster,
     time: dict[str, Any],
-    **given: object,
+    **attributes: object,
 ) -> Problem:
-    """Build a problem whose other attributes are plain: no state, all forward, no colocation.
+    """Build a problem with some attributes given and the others at their defaults.
+
+    By default there is no state, all ops are forward ops and measured, nothing is colocated, pinned
+    or forbidden, and there are no micro-batches.
+
+    Args:
+        name: The name of the problem.
+        graph: The ops and the tensors between them.
+        cluster: The devices and the links between them.
+        time: Seconds of each op by device kind. [num_ops]
+        attributes: Attributes of ``Problem`` by name.
 
     Raises:
-        InputError: an unknown attribute or one of the wrong length.
+        InputError: An attribute is unknown, or has the wrong length.
     """
     n = graph.num_ops
-    plain: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "state": np.zeros(n),
         "phase": np.zeros(n, dtype=np.int8),
         "colocate": (None,) * n,
@@ -267,13 +305,21 @@ def build_problem(
         "source": {},
         "forbid": None,
     }
-    unknown = set(given) - set(plain)
+    unknown = set(attributes) - set(defaults)
     if unknown:
-        raise InputError(f"problem attribute {sorted(unknown)[0]!r}: unknown")
-    costs = {
+        raise InputError(
+            f"problem attribute {sorted(unknown)[0]!r}: unknown; attributes: {', '.join(defaults)}"
+        )
+    seconds_by_kind = {
         kind: np.asarray(seconds, dtype=np.float64) for kind, seconds in time.items()
     }
-    return Problem(name, graph, cluster, costs, **(plain | given))
+    return Problem(
+        name=name,
+        graph=graph,
+        cluster=cluster,
+        time=seconds_by_kind,
+        **(defaults | attributes),
+    )
 
 
 # The key of problem and placement files for how the model was captured.
@@ -307,7 +353,7 @@ class TensorEntry(Schema):
 
 
 class ProblemFile(Schema):
-    """The keys of a problem file."""
+    """A problem file."""
 
     format: Literal["gnnplace-problem"]
     version: Literal[1]
@@ -323,21 +369,30 @@ def read_problem(path: str | Path) -> Problem:
     """Read a problem file.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
+        FormatError: The file is malformed; the message names the file, each key and its fault.
     """
-    with uncollected():
+    # Garbage is not collected meanwhile: the entries of a large file are many objects.
+    with pause_garbage_collection():
         return problem_from_data(read_json(path), str(path))
 
 
 def problem_from_data(data: object, source: str = "problem") -> Problem:
-    """Build a problem from the data of a problem file; ``source`` is named in errors."""
+    """Build a problem from the data of a problem file.
+
+    Args:
+        data: The data, as JSON gives it.
+        source: The name of the file, for messages.
+
+    Raises:
+        FormatError: The data are malformed; the message names each key and its fault.
+    """
     file = parse(ProblemFile, data, source)
     faults = [
         *cluster_faults(file.devices, file.links),
-        *_op_faults(file),
-        *_tensor_faults(file),
+        *_check_ops(file),
+        *_check_tensors(file),
     ]
-    # Each op that is no update has a copy for every micro-batch.
+    # An op has a copy for every micro-batch, so that there are at least as many ops.
     if file.microbatches > len(file.ops):
         reason = f"{file.microbatches}, but there are {len(file.ops)} ops with a copy for each"
         faults.append(f"microbatches: {reason}")
@@ -345,23 +400,33 @@ def problem_from_data(data: object, source: str = "problem") -> Problem:
         raise join_faults(FormatError, faults, source)
     try:
         cluster = Cluster(tuple(file.devices), tuple(file.links))
-        problem = replace(_assemble(file, cluster), captured=_captured(data))
+        problem = replace(
+            _assemble(file, cluster), captured=_read_capture_options(data)
+        )
     except InputError as error:
         raise FormatError(f"{source}: {error}") from None
-    # Kinds of the cluster that no op has a time for and that are a known one, spelt differently.
-    plain = {_plain(kind): kind for kind in problem.time}
-    faults = [
-        f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
-        f"{plain[_plain(device.kind)]!r}; write both alike"
-        for i, device in enumerate(problem.cluster.devices)
-        if device.kind not in problem.time and _plain(device.kind) in plain
-    ]
+    faults = _check_kinds(problem)
     if faults:
         raise join_faults(FormatError, faults, source)
     return problem
 
 
-def _captured(data: object) -> dict[str, Any] | None:
+def _check_kinds(problem: Problem) -> list[str]:
+    """Return a line for each device whose kind is spelt differently from a kind that ops name."""
+    kind_by_letters = {_strip_kind(kind): kind for kind in problem.time}
+    faults = []
+    for i, device in enumerate(problem.cluster.devices):
+        letters = _strip_kind(device.kind)
+        if device.kind not in problem.time and letters in kind_by_letters:
+            faults.append(
+                f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
+                f"{kind_by_letters[letters]!r}; write both alike"
+            )
+    return faults
+
+
+def _read_capture_options(data: object) -> dict[str, Any] | None:
+    """Return the options of the capture that a file's data have, or None."""
     if isinstance(data, dict):
         options = data.get(OPTIONS_KEY)
     else:
@@ -372,17 +437,19 @@ def _captured(data: object) -> dict[str, Any] | None:
 
 
 def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
+    """Build the problem of a checked file."""
     ops = file.ops
-    at = {op.name: i for i, op in enumerate(ops)}
-    triples = [
-        (at[t.producer], t.bytes, [at[c] for c in t.consumers]) for t in file.tensors
-    ]
-    graph = ComputationGraph.from_tensors([op.name for op in ops], triples)
+    op_index = {op.name: i for i, op in enumerate(ops)}
+    tensors = []
+    for tensor in file.tensors:
+        consumers = [op_index[name] for name in tensor.consumers]
+        tensors.append((op_index[tensor.producer], tensor.bytes, consumers))
+    graph = ComputationGraph.from_tensors([op.name for op in ops], tensors)
     return build_problem(
         file.name,
         graph,
         cluster,
-        _by_kind(ops, "time", np.inf, np.array),
+        _collect_by_kind(ops, "time", np.inf, np.array),
         state=np.array([op.state for op in ops], dtype=np.float64),
         phase=np.array([PHASES.index(op.phase) for op in ops], dtype=np.int8),
         colocate=tuple(op.colocate for op in ops),
@@ -394,25 +461,25 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         members=tuple(tuple(op.members) for op in ops),
         estimated=np.array([op.estimated for op in ops], dtype=bool),
         microbatches=file.microbatches,
-        error=_by_kind(ops, "error", np.nan, np.array),
-        source=_by_kind(ops, "source", None, tuple),
-        forbid=_forbidden(ops, cluster),
+        error=_collect_by_kind(ops, "error", np.nan, np.array),
+        source=_collect_by_kind(ops, "source", None, tuple),
+        forbid=_build_forbid(ops, cluster),
     )
 
 
-def _by_kind(
+def _collect_by_kind(
     ops: list[OpEntry],
     name: str,
     missing: float | None,
     make: Callable[[list[Any]], Values],
 ) -> dict[str, Values]:
-    """Return what ops say of each kind of device that any of them names.
+    """Collect an attribute of ops by device kind, for all kinds that an op names.
 
     Args:
         ops: The ops.
-        name: The attribute, a mapping by kind.
-        missing: The value of an op that does not say it.
-        make: Makes a kind's values of a list with one for each op.
+        name: The attribute, which is a mapping by kind.
+        missing: The value of an op that does not name a kind.
+        make: Makes the values of a kind from a list with one for each op.
     """
     entries = [getattr(op, name) for op in ops]
     values = {}
@@ -421,7 +488,7 @@ def _by_kind(
     return values
 
 
-def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
+def _build_forbid(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
     """Return whether an op must not be on a device, or None if no op says so. [num_ops, D]"""
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
     for i, op in enumerate(ops):
@@ -432,8 +499,8 @@ def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
     return None
 
 
-def _op_faults(file: ProblemFile) -> list[str]:
-    """Return a line for each repeated op name and each pin to a device that does not exist."""
+def _check_ops(file: ProblemFile) -> list[str]:
+    """Return a line for each repeated name, and for each pin or forbid of no device."""
     earlier_names: set[str] = set()
     devices = {device.name for device in file.devices}
     faults = []
@@ -449,8 +516,8 @@ def _op_faults(file: ProblemFile) -> list[str]:
     return faults
 
 
-def _tensor_faults(file: ProblemFile) -> list[str]:
-    """Return faults of producers and consumers that are not there."""
+def _check_tensors(file: ProblemFile) -> list[str]:
+    """Return a line for each producer and consumer that is no op."""
     ops = {op.name for op in file.ops}
     faults = []
     for k, tensor in enumerate(file.tensors):
@@ -458,46 +525,54 @@ def _tensor_faults(file: ProblemFile) -> list[str]:
             faults.append(f"tensors[{k}].producer: no op is named {tensor.producer!r}")
         for j, consumer in enumerate(tensor.consumers):
             if consumer not in ops:
-                place = f"tensors[{k}].consumers[{j}]"
-                faults.append(f"{place}: no op is named {consumer!r}")
+                key = f"tensors[{k}].consumers[{j}]"
+                faults.append(f"{key}: no op is named {consumer!r}")
     return faults
 
 
 def plain_number(value: float) -> int | float:
-    """Return a whole ``value`` as an int, so that files say 4096 and not 4096.0."""
-    if float(value).is_integer() and abs(value) < 2**53:
+    """Return a whole ``value`` as an int, so that files have 4096 and not 4096.0."""
+    if float(value).is_integer() and abs(value) < LARGEST_WHOLE:
         return int(value)
     return float(value)
 
 
 def problem_to_data(problem: Problem) -> dict[str, Any]:
-    """Return the data of a problem file."""
+    """Return the data of a problem file, as JSON takes it."""
     graph = problem.graph
+    tensors = []
+    for k in range(graph.num_tensors):
+        tensors.append(
+            {
+                "producer": graph.names[graph.producer[k]],
+                "bytes": plain_number(graph.size[k]),
+                "consumers": [graph.names[op] for op in graph.consumers(k)],
+            }
+        )
     return {
         "format": "gnnplace-problem",
         "version": 1,
         "name": problem.name,
         "microbatches": problem.microbatches,
         "devices": [
-            d.model_dump(exclude_defaults=True) for d in problem.cluster.devices
+            device.model_dump(exclude_defaults=True)
+            for device in problem.cluster.devices
         ],
         "links": [
             link.model_dump(exclude_defaults=True) for link in problem.cluster.links
         ],
-        "ops": [_op_data(problem, i) for i in range(problem.num_ops)],
-        "tensors": [
-            {
-                "producer": graph.names[graph.producer[k]],
-                "bytes": plain_number(graph.size[k]),
-                "consumers": [graph.names[c] for c in graph.consumers(k)],
-            }
-            for k in range(graph.num_tensors)
-        ],
+        "ops": [_make_op_data(problem, i) for i in range(problem.num_ops)],
+        "tensors": tensors,
     }
 
 
-def _op_data(problem: Problem, i: int) -> dict[str, Any]:
-    times = {kind: float(t[i]) for kind, t in problem.time.items() if np.isfinite(t[i])}
+def _make_op_data(problem: Problem, i: int) -> dict[str, Any]:
+    """Return the data of op ``i``. Attributes at their defaults are left out."""
+    times = {
+        kind: float(seconds[i])
+        for kind, seconds in problem.time.items()
+        if np.isfinite(seconds[i])
+    }
     data: dict[str, Any] = {"name": problem.graph.names[i], "time": times}
     if problem.state[i]:
         data["state"] = plain_number(problem.state[i])
@@ -507,9 +582,8 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
     if problem.pin[i] >= 0:
         data["pin"] = problem.cluster.devices[problem.pin[i]].name
     if problem.forbid is not None and problem.forbid[i].any():
-        data["forbid"] = [
-            problem.cluster.devices[d].name for d in np.flatnonzero(problem.forbid[i])
-        ]
+        forbidden = np.flatnonzero(problem.forbid[i])
+        data["forbid"] = [problem.cluster.devices[d].name for d in forbidden]
     if problem.module[i] is not None:
         data["module"] = problem.module[i]
     if problem.members[i]:
@@ -517,22 +591,27 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
     if problem.estimated[i]:
         data["estimated"] = True
     error = {
-        k: round(float(e[i]), 4) for k, e in problem.error.items() if np.isfinite(e[i])
+        kind: round(float(errors[i]), DECIMALS)
+        for kind, errors in problem.error.items()
+        if np.isfinite(errors[i])
     }
+    if error:
+        data["error"] = error
     source = {
-        kind: named[i] for kind, named in problem.source.items() if named[i] is not None
+        kind: sources[i]
+        for kind, sources in problem.source.items()
+        if sources[i] is not None
     }
-    return (
-        data
-        | ({"error": error} if error else {})
-        | ({"source": source} if source else {})
-    )
+    if source:
+        data["source"] = source
+    return data
 
 
 def write_problem(path: str | Path, problem: Problem) -> None:
-    """Write a problem file atomically."""
+    """Write a problem file, which is replaced at once or not at all."""
     write_json(path, problem_to_data(problem))
 
 
-def _plain(kind: str) -> str:
+def _strip_kind(kind: str) -> str:
+    """Return the letters and digits of a kind in lower case, which spellings have in common."""
     return "".join(letter for letter in kind.lower() if letter.isalnum())

@@ -1,7 +1,8 @@
 """One description of an answer, and its renderers: JSON, a terminal, a page, CSV and Markdown.
 
 The module of an answer lists its values, each with a name for programs (`key`), a heading for
-people (`heading`) and a format for people (`text`). All rendering is done here.
+people (`heading`) and a format for people (`text`). All rendering is done here. What costs time and
+not every command asks for (a page, a table by module, a trace, a picture) is a function there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from rich.console import JustifyMethod
     from rich.table import Table as RichTable
+
+    from gnnplace.report.pictures import Figure
+    from gnnplace.report.timeline import Timeline
 
 Item = TypeVar("Item")
 
@@ -144,14 +148,20 @@ class Lines:
     """Sentences, a line or a paragraph each.
 
     Attributes:
-        lines: The sentences.
+        lines: The sentences, or a function that makes them once somebody reads them.
         title: Above them, on a page.
         only: The one of `TERMINAL` and `PAGE` that shows them; empty: both do.
     """
 
-    lines: Sequence[str]
+    lines: Sequence[str] | Callable[[], Sequence[str]]
     title: str = ""
     only: str = ""
+
+    def read(self) -> Sequence[str]:
+        """Return the sentences."""
+        if callable(self.lines):
+            return self.lines()
+        return self.lines
 
 
 @dataclass(frozen=True)
@@ -166,7 +176,19 @@ class Drawing:
     only: str = PAGE
 
 
-Section: TypeAlias = Table[Any] | Lines | Drawing
+@dataclass(frozen=True)
+class TerminalTable:
+    """A table that only a terminal shows, in a form of its own.
+
+    Attributes:
+        draw: Makes it, once it is printed.
+    """
+
+    draw: Callable[[], RichTable]
+    only: str = TERMINAL
+
+
+Section: TypeAlias = Table[Any] | Lines | Drawing | TerminalTable
 TextTable: TypeAlias = Table[Sequence[str]]
 
 
@@ -177,14 +199,25 @@ class Answer:
     Attributes:
         title: The title of its page.
         sections: The sections in the order in which people read them.
-        data: What programs get beside the rows of tables, by key.
+        data: What programs get beside the rows of tables, by key; or a function that returns it, or
+            a list that is the whole of what programs get.
         facts: One line below the page's title.
+        page: Makes the text of a page that shows more than the sections; None: the page has these.
+        table: Makes the table that is written to a file of its own; None: there is none.
+        steps: Makes the steps that a trace shows, side by side; None: there is no trace.
+        picture: Draws the picture that is written to a file of its own; None: there is none.
     """
 
     title: str
     sections: Sequence[Section]
-    data: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, object] | Callable[[], Mapping[str, object] | list[Any]] = field(
+        default_factory=dict
+    )
     facts: str = ""
+    page: Callable[[], str] | None = None
+    table: Callable[[], Table[Any]] | None = None
+    steps: Callable[[], Sequence[Timeline]] | None = None
+    picture: Callable[[], Figure] | None = None
 
 
 def data_columns(record: type[DataclassInstance]) -> list[Column[Any]]:
@@ -216,10 +249,13 @@ def text_table(
     return Table(columns, lines, title)
 
 
-def as_json(answer: Answer) -> dict[str, Any]:
+def as_json(answer: Answer) -> dict[str, Any] | list[Any]:
     """Return an answer as plain data; a number that is not finite is None."""
+    plain = answer.data() if callable(answer.data) else answer.data
+    if isinstance(plain, list):
+        return [_plain(item) for item in plain]
     data: dict[str, Any] = {}
-    for key, value in answer.data.items():
+    for key, value in plain.items():
         data[key] = _plain(value)
     for section in answer.sections:
         if not isinstance(section, Table) or section.key is None:
@@ -269,7 +305,9 @@ def as_terminal(answer: Answer) -> Iterator[str | RichTable]:
     for section in answer.sections:
         if section.only == PAGE:
             continue
-        if isinstance(section, Table) and section.boxed:
+        if isinstance(section, TerminalTable):
+            yield section.draw()
+        elif isinstance(section, Table) and section.boxed:
             yield from boxed(section)
         else:
             yield from plain_lines(section)
@@ -298,7 +336,7 @@ def boxed(table: Table[Any]) -> Iterator[str | RichTable]:
 def plain_lines(section: Section) -> Iterator[str]:
     """Yield a section as lines of a terminal that are never folded."""
     if isinstance(section, Lines):
-        yield from section.lines
+        yield from section.read()
     elif isinstance(section, Table):
         yield from _aligned(section)
 
@@ -333,6 +371,8 @@ def _aligned(table: Table[Any]) -> Iterator[str]:
 
 def as_page(answer: Answer) -> str:
     """Return the text of an answer's page."""
+    if answer.page is not None:
+        return answer.page()
     parts: list[Html] = []
     for section in answer.sections:
         if section.only != TERMINAL:
@@ -347,13 +387,15 @@ def html_parts(section: Section, level: int = 2) -> list[Html]:
         section: The section.
         level: The level of its heading, from 1 to 6.
     """
+    if isinstance(section, TerminalTable):
+        return []
     if isinstance(section, Drawing):
         return list(section.draw())
     parts = []
     if section.title:
         parts.append(html.heading(section.title, level))
     if isinstance(section, Lines):
-        parts += map(html.paragraph, section.lines)
+        parts += map(html.paragraph, section.read())
         return parts
     shown = section.shown()
     bars: list[Html] = []

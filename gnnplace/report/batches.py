@@ -5,10 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnplace.plans import BatchPlan, Training
+from gnnplace.report.answer import Answer, Lines
+from gnnplace.report.plans import plan_lines
 from gnnplace.report.side_by_side import short_words
 from gnnplace.units import duration_text, seconds_text
 
 HEAD = ("batch", "step", "epochs", "steps", "training takes", "")
+
+
+def describe_batch(
+    best: BatchPlan, *, entries: Sequence[BatchPlan], training: Training
+) -> Answer:
+    """Describe the batch with which training ends first, below what was tried.
+
+    Args:
+        best: The plan with that batch.
+        entries: A plan for each batch that was tried.
+        training: What is trained.
+    """
+    file = best.plan.file
+    return Answer(
+        title=f"{file.model} on {file.cluster}",
+        sections=[
+            Lines(lambda: [*batch_lines(entries, training), *plan_lines(best.plan)])
+        ],
+        data=lambda: {
+            **best.plan.answer(),
+            "training": batch_data(entries, training),
+        },
+    )
 
 
 def batch_lines(entries: Sequence[BatchPlan], training: Training) -> list[str]:

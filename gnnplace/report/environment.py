@@ -6,13 +6,15 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from os import stat_result
 from pathlib import Path
 from typing import Any
 
 from gnnplace.files import cache_folder
 from gnnplace.measurements import store_url
-from gnnplace.problem import machine, versions
+from gnnplace.problem import describe_machine, list_versions
+from gnnplace.report.answer import Answer, Column, Table
 from gnnplace.units import age_text
 
 KERNELS = "compiled kernels"
@@ -69,13 +71,28 @@ class Cache:
                     continue
 
 
-def describe_environment() -> dict[str, dict[str, Any]]:
+class Environment(dict[str, dict[str, Any]]):
+    """Versions, this machine and caches, as plain data by part and name."""
+
+
+def collect_environment() -> Environment:
     """Return versions, this machine, and caches with sizes and ages, as plain data."""
-    return {
-        "versions": versions(PACKAGES),
-        "machine": machine(),
-        "caches": caches(),
-    }
+    return Environment(
+        versions=list_versions(PACKAGES), machine=describe_machine(), caches=caches()
+    )
+
+
+def describe_environment(environment: Environment) -> Answer:
+    """Describe versions, this machine and caches."""
+    rows = []
+    for part, values in environment.items():
+        for name, value in values.items():
+            rows.append((f"{part}: {name}", str(value)))
+    columns: list[Column[tuple[str, str]]] = [
+        Column("what", itemgetter(0), words=True),
+        Column("value", itemgetter(1), words=True),
+    ]
+    return Answer("Environment", [Table(columns, rows)], environment)
 
 
 def caches() -> dict[str, str]:

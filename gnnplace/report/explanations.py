@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from gnnplace.explaining import (
     Side,
 )
 from gnnplace.placers import Result
-from gnnplace.problem import Problem
+from gnnplace.problem import Placement, Problem
 from gnnplace.report.answer import (
     Answer,
     Column,
@@ -33,6 +34,7 @@ from gnnplace.report.answer import (
     TextTable,
     text_table,
 )
+from gnnplace.report.timeline import Timeline, from_simulation, make_page
 from gnnplace.simulation import Simulation
 from gnnplace.units import bytes_text, names_text, seconds_text
 
@@ -51,7 +53,7 @@ IDLE = {
 """Headings of what keeps a device from computing, by the name of its seconds."""
 
 
-def explanation_answer(explanation: Explanation) -> Answer:
+def describe_explanation(explanation: Explanation) -> Answer:
     """Describe what bounds a placement's step, and what else would cost."""
     simulation = explanation.simulation
     bounds = explanation.bounds
@@ -258,8 +260,28 @@ def _path_data(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def difference_answer(difference: PlacementDifference) -> Answer:
-    """Describe what two placements of one problem do differently."""
+def describe_difference(
+    difference: PlacementDifference,
+    *,
+    placements: Sequence[tuple[Problem, Placement, str]],
+) -> Answer:
+    """Describe what two placements of one problem do differently.
+
+    Args:
+        difference: The two placements.
+        placements: The problem of each, the placement and its name, for a page and a trace.
+    """
+
+    @cache
+    def get_steps() -> list[Timeline]:
+        """Return the predicted steps for a page and a trace."""
+        from gnnplace.simulation import simulate  # with numba, for views alone
+
+        return [
+            from_simulation(problem, simulate(problem, placement), name)
+            for problem, placement, name in placements
+        ]
+
     first = difference.before
     second = difference.after
     num_moved = sum(move.ops for move in difference.moves)
@@ -290,6 +312,8 @@ def difference_answer(difference: PlacementDifference) -> Answer:
             "after": _side_data(difference, second),
             "same": difference.same,
         },
+        page=lambda: make_page(placements[0][0], get_steps(), beside=True),
+        steps=get_steps,
     )
 
 

@@ -15,14 +15,14 @@ from gnnplace.measurements import (
     FidelityRow,
     Sample,
     Study,
+    apply_calibration,
     calibrate_cluster,
-    calibrated,
     ceiling,
     link_residuals,
     op_residuals,
     write_calibration,
 )
-from gnnplace.problem import machine, problem_to_data, write_cluster
+from gnnplace.problem import describe_machine, problem_to_data, write_cluster
 from gnnplace.report import html
 from gnnplace.report.answer import (
     PAGE,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SHOWN_OPS = 12
 
 
-def study_answer(study: Study) -> Answer:
+def describe_study(study: Study) -> Answer:
     """Describe predicted against measured step times of placements."""
     halves = study.typical_repeated
     is_measured = halves is not None and np.isfinite(halves.spearman)
@@ -64,7 +64,7 @@ def study_answer(study: Study) -> Answer:
             "cluster": study.cluster,
             "microbatches": study.problem.microbatches,
             "fingerprint": study.problem.fingerprint,
-            "machine": machine(),
+            "machine": describe_machine(),
             "repeated": study.repeated or {},
             "before": study.before or {},
             "after": study.after or {},
@@ -152,11 +152,11 @@ def write_study(study: Study, folder: Path) -> None:
     """Write figures, a page, the calibration, and a calibrated problem and cluster."""
     c = study.calibration
     problem = study.problem
-    answer = study_answer(study)
+    answer = describe_study(study)
     write_json(folder / "fidelity.json", as_json(answer))
     write_text(folder / "fidelity.html", as_page(answer))
     write_calibration(folder / "calibration.json", c, study.overlap)
-    better = calibrated(problem, c, study.overlap)
+    better = apply_calibration(problem, c, study.overlap)
     write_json(
         folder / "problem.json", problem_to_data(better) | {"x-calibration": asdict(c)}
     )

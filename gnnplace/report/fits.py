@@ -82,7 +82,7 @@ def _lines(answer: FitAnswer) -> list[str]:
     return lines
 
 
-def fit_answer(answer: FitAnswer) -> Answer:
+def describe_fit(answer: FitAnswer) -> Answer:
     """Describe whether a plan fits, for `gnnplace plan --fits`."""
     terms = answer.terms
     data = {

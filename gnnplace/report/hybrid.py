@@ -24,12 +24,32 @@ from gnnplace.plans import (
 )
 from gnnplace.plans import advice_sentence as sentence
 from gnnplace.report import html
+from gnnplace.report.answer import Answer, Lines, TerminalTable
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import Axis, Series, chart, svg
 from gnnplace.units import page_seconds, seconds_text, training_text
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
+
+
+def describe_hybrid(study: HybridStudy, *, remarks: Sequence[str] = ()) -> Answer:
+    """Describe a hybrid study.
+
+    Args:
+        study: The study.
+        remarks: Lines that a terminal shows below those of the study.
+    """
+    title = f"{study.what} on up to {study.devices} devices"
+    return Answer(
+        title=title,
+        sections=[
+            TerminalTable(lambda: hybrid_table(study.rows, title, study.advice)),
+            Lines([*hybrid_study_lines(study), *remarks]),
+        ],
+        data=lambda: {"training": hybrid_study_data(study)},
+        page=lambda: hybrid_page(study),
+    )
 
 
 def hybrid_study_data(study: HybridStudy) -> dict[str, Any]:

@@ -6,14 +6,33 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.launch import LaunchAnswer, with_priced_schedule
+from gnnplace.launch import LaunchAnswer, LaunchFile, with_priced_schedule
 from gnnplace.plans import Plan, device_peaks, roofline_line
 from gnnplace.report.answer import Answer, Lines
+from gnnplace.report.money import compute_cost, cost_lines
 from gnnplace.report.plans import job_words
 from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.launch import LaunchFile
+    from collections.abc import Mapping
+
+
+def describe_launch_file(
+    made: LaunchFile, *, path: str, plan: Plan | None = None, source: str = ""
+) -> Answer:
+    """Describe a launch file that was written: what it cannot carry, and how to start it.
+
+    Args:
+        made: The launch file.
+        path: Where it was written to.
+        plan: The plan that was written; None where another launcher's file was converted.
+        source: The path of that file.
+    """
+    if plan is not None:
+        lines = launch_lines(plan, made, path)
+    else:
+        lines = format_converted_lines(made, source, path)
+    return Answer(title=path, sections=[Lines(lines)])
 
 
 def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
@@ -54,28 +73,53 @@ def format_converted_lines(converted: LaunchFile, source: str, path: str) -> lis
     ]
 
 
-def launch_answer(found: LaunchAnswer, model: str, cluster: str) -> Answer:
+def describe_launch(
+    found: LaunchAnswer,
+    *,
+    model: str,
+    cluster: str,
+    prices: Mapping[str, float] | None = None,
+    tokens: float | None = None,
+) -> Answer:
     """Describe what a launcher's plan takes, for `gnnplace plan --given FILE`.
 
     Args:
         found: The plan, and what it takes.
         model: The model, as the caller named it.
         cluster: The cluster, as the caller named it.
+        prices: USD a GPU-hour by kind; None where costs are not asked for.
+        tokens: Tokens of a whole run, or None.
     """
-    data = {
+    data = launch_data(found)
+    lines = _answer_lines(found, model, cluster)
+    if prices is not None and found.answer.step_time is not None:
+        sizes = found.setting.decoder
+        cost = compute_cost(
+            seconds=found.answer.step_time,
+            tokens=(found.plan.batch or sizes.batch) * sizes.length,
+            cluster=found.setting.cluster,
+            prices=prices,
+            run_tokens=tokens,
+        )
+        lines += cost_lines(cost, tokens)
+        data["cost"] = cost
+    return Answer(f"{model} on {cluster}", [Lines(lines)], data)
+
+
+def launch_data(found: LaunchAnswer) -> dict[str, object]:
+    """Return a launcher's plan and what it takes as programs get them."""
+    interval = None
+    if found.answer.low is not None:
+        interval = [found.answer.low, found.answer.high]
+    schedule = with_priced_schedule(found.plan, found.setting)
+    return {
         "words": found.plan.words,
         "framework": found.framework,
         **asdict(found.answer),
-        "interval": None
-        if found.answer.low is None
-        else [found.answer.low, found.answer.high],
-        "memory": device_peaks(
-            found.setting, with_priced_schedule(found.plan, found.setting)
-        ),
+        "interval": interval,
+        "memory": device_peaks(found.setting, schedule),
         "notes": list(found.notes),
     }
-    lines = _answer_lines(found, model, cluster)
-    return Answer(f"{model} on {cluster}", [Lines(lines)], data)
 
 
 def _answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[str]:

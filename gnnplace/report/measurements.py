@@ -6,11 +6,49 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnnplace.measurements import Calibrated, Calibration, Forward, StoredRun
-from gnnplace.report.answer import Column, Table, TextTable, data_columns, text_table
+from gnnplace.measurements import (
+    Calibrated,
+    Calibration,
+    Forward,
+    MeasurementStore,
+    StoredRun,
+)
+from gnnplace.report.answer import (
+    Answer,
+    Column,
+    Lines,
+    Table,
+    TextTable,
+    data_columns,
+    table_data,
+    text_table,
+)
 from gnnplace.units import seconds_text
 
 VERIFIED = {True: ", verified", False: ", WRONG", None: ""}
+
+
+def describe_store(store: MeasurementStore, *, runs: Sequence[StoredRun]) -> Answer:
+    """Describe runs of a store, for programs as a list.
+
+    Args:
+        store: The store.
+        runs: Some of its runs, the newest first.
+    """
+    title = f"{len(runs)} runs in {store.url}, the newest first"
+    table = run_table(runs, title)
+    return Answer(title, [table], data=lambda: table_data(table))
+
+
+def describe_calibrated(calibrated: Calibrated) -> Answer:
+    """Describe a calibration: errors before and after, and its parameters."""
+    return Answer(
+        title="Calibration",
+        sections=[
+            calibration_table(calibrated),
+            Lines([f"calibration: {calibrated.calibration}"]),
+        ],
+    )
 
 
 def run_table(runs: Sequence[StoredRun], title: str) -> Table[StoredRun]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gnnplace.errors import InputError
 from gnnplace.plans import Plan
-from gnnplace.problem import ASSUMED_WATTS, Cluster, figures, find_kind
+from gnnplace.problem import ASSUMED_WATTS, Cluster, find_kind, get_figures
 from gnnplace.units import HOUR, count_text
 
 BILLION = 1e9
@@ -96,7 +96,7 @@ def compute_cost(
     rate = 0.0
     watts = 0.0
     for kind, count in Counter(device.kind for device in cluster.devices).items():
-        card = figures(kind)
+        card = get_figures(kind)
         rate += count * prices[find_kind(kind) or kind]
         # A card whose power is only assumed makes the energy unknown.
         watts += math.nan if ASSUMED_WATTS in card.source else count * card.power
@@ -113,59 +113,29 @@ def compute_cost(
     )
 
 
-def compute_plan_cost(
-    plan: Plan, cluster: Cluster, prices: Mapping[str, float], run_tokens: float | None
-) -> PlanCost | None:
-    """Return what a plan costs, as `compute_cost`; None where it is not feasible."""
-    if not plan.feasible:
-        return None
-    return compute_cost(
-        seconds=plan.step_time,
-        tokens=plan.file.tokens,
-        cluster=cluster,
-        prices=prices,
-        run_tokens=run_tokens,
-    )
+@dataclass(frozen=True)
+class ClusterPrices:
+    """What GPU-hours of a cluster cost.
 
-
-def compute_plan_costs(
-    plans: Mapping[str, Plan],
-    clusters: Mapping[str, Cluster],
-    prices: Mapping[str, float],
-    run_tokens: float | None,
-) -> dict[str, PlanCost]:
-    """Return what the feasible ones of plans for several clusters cost, by the cluster's name."""
-    costs = {}
-    for name, plan in plans.items():
-        if plan.feasible:
-            costs[name] = compute_cost(
-                seconds=plan.step_time,
-                tokens=plan.file.tokens,
-                cluster=clusters[name],
-                prices=prices,
-                run_tokens=run_tokens,
-            )
-    return costs
-
-
-def rank_machines(
-    plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]
-) -> list[str]:
-    """Return the names of clusters, the best first; those without a feasible plan come last.
-
-    Args:
-        plans: The best plan by the name of its cluster.
-        costs: What feasible plans cost, where the cheapest step is the best; none: the shortest is.
+    Attributes:
+        cluster: The devices, all of which are paid.
+        prices: USD a GPU-hour by kind.
     """
 
-    def badness(name: str) -> tuple[bool, float]:
-        """Return whether there is no feasible plan, and the dollars or seconds of a step."""
-        plan = plans[name]
-        if name in costs:
-            return False, costs[name].step
-        return not plan.feasible, plan.step_time
+    cluster: Cluster
+    prices: Mapping[str, float]
 
-    return sorted(plans, key=badness)
+    def compute(self, plan: Plan, run_tokens: float | None) -> PlanCost | None:
+        """Return what a plan costs, as `compute_cost`; None where it is not feasible."""
+        if not plan.feasible:
+            return None
+        return compute_cost(
+            seconds=plan.step_time,
+            tokens=plan.file.tokens,
+            cluster=self.cluster,
+            prices=self.prices,
+            run_tokens=run_tokens,
+        )
 
 
 def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
@@ -175,11 +145,11 @@ def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
         cost: The cost of the plan.
         tokens: Tokens of a whole run.
     """
-    words = [f"{_usd(cost.step)} a step"]
+    words = [f"{format_usd(cost.step)} a step"]
     if cost.billion_tokens is not None:
-        words.append(f"{_usd(cost.billion_tokens)} a billion tokens")
+        words.append(f"{format_usd(cost.billion_tokens)} a billion tokens")
     if cost.run is not None and tokens is not None:
-        words.append(f"{_usd(cost.run)} for {count_text(tokens)} tokens")
+        words.append(f"{format_usd(cost.run)} for {count_text(tokens)} tokens")
     lines = [f"  costs {', '.join(words)}, at the prices that were given"]
     if cost.kilowatt_hours is not None:
         if cost.billion_tokens is None:
@@ -192,44 +162,10 @@ def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
     return lines
 
 
-def _usd(amount: float) -> str:
+def format_usd(amount: float) -> str:
     """Format dollars with cents where they matter."""
     if amount >= 1000:
         return f"${amount:,.0f}"
     if amount >= 1:
         return f"${amount:,.2f}"
     return f"${amount:.3g}"
-
-
-def machine_lines(
-    plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]
-) -> list[str]:
-    """Format plans for several clusters, in their order.
-
-    Args:
-        plans: The best plan by the name of its cluster.
-        costs: The costs of the feasible clusters. Empty without prices.
-    """
-    width = max(len(name) for name in plans)
-    lines = []
-    for name, plan in plans.items():
-        if not plan.feasible:
-            lines.append(f"{name:{width}}  not feasible: {plan.reason}")
-            continue
-        words = [
-            f"{plan.step_time:.4g} s a step",
-            f"{plan.file.rate:,.0f} {plan.file.unit}/s",
-        ]
-        if name in costs:
-            cost = costs[name]
-            if cost.billion_tokens is None:
-                amount = cost.step
-            else:
-                amount = cost.billion_tokens
-            if cost.billion_tokens is None:
-                unit = "step"
-            else:
-                unit = "billion tokens"
-            words.append(f"{_usd(amount)} a {unit}")
-        lines.append(f"{name:{width}}  {', '.join(words)}")
-    return lines

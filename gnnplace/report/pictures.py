@@ -47,12 +47,12 @@ LONG = re.compile(r"-?\d+\.\d+")
 UNTURNED = re.compile(r"rotate\(-?0 [^)]*\)")
 
 
-def told(texts: Sequence[str]) -> str:
+def register_tooltips(texts: Sequence[str]) -> str:
     """Return the id of a group whose marks have these tooltips; "" for a mark without one."""
     return json.dumps(list(texts))
 
 
-def cleaned(drawn: str, name: str) -> str:
+def clean_svg(drawn: str, name: str) -> str:
     """Return the picture as the text of an SVG file that may also stand inside a page.
 
     Args:
@@ -274,7 +274,7 @@ def _draw(plot: Axes, one: Series, number: int) -> None:
         clip_on=not one.dots,
     )
     if one.told:
-        line.set_gid(told(one.told))
+        line.set_gid(register_tooltips(one.told))
     if one.low:
         plot.fill_between(
             one.x, one.low, one.high, color=colour, alpha=0.12, linewidth=0
@@ -309,7 +309,7 @@ def mark(figure: Figure, across: float, up: float, text: str, tooltip: str) -> N
     [dot] = plot.plot(
         [across], [up], "o", color=VERMILION, markersize=10, markeredgewidth=0
     )
-    dot.set_gid(told([tooltip]))
+    dot.set_gid(register_tooltips([tooltip]))
     plot.autoscale_view()
     to_axes = plot.transScale + plot.transLimits
     is_right_half = to_axes.transform((across, up))[0] > 0.5
@@ -381,7 +381,7 @@ def _shade(
             colour = "#222222"
         place = (column + 0.5, row + 0.5)
         plot.text(*place, number, ha="center", va="center", fontsize=8, color=colour)
-    cells.set_gid(told(list(texts.values())))
+    cells.set_gid(register_tooltips(list(texts.values())))
     plot.invert_yaxis()
     plot.spines[:].set_visible(False)
     plot.tick_params(length=0)
@@ -392,7 +392,7 @@ def svg(figure: Figure) -> str:
     """Return the picture as the text of an SVG file with tooltips, which needs nothing else."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
-    return cleaned(file.getvalue(), _title(figure))
+    return clean_svg(file.getvalue(), _title(figure))
 
 
 def _title(figure: Figure) -> str:

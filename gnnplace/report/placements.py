@@ -14,7 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.errors import GnnplaceError, MismatchError
-from gnnplace.explaining import Causes, PlacementDifference, device_times, steps_differ
+from gnnplace.explaining import (
+    Causes,
+    PlacementDifference,
+    steps_differ,
+    sum_device_times,
+)
 from gnnplace.files import write_text
 from gnnplace.placers import Result
 from gnnplace.problem import Placement, Problem, read_placement_for, read_problem
@@ -49,6 +54,13 @@ def write_page(
     Raises:
         InputError: the file cannot be written.
     """
+    write_text(path, results_page(problem, results))
+
+
+def results_page(
+    problem: Problem, results: Sequence[Result | tuple[str, GnnplaceError]]
+) -> str:
+    """Make the text of the page about what placers found; arguments as for ``write_page``."""
     feasible = [result for result in results if isinstance(result, Result)]
     feasible.sort(key=lambda result: result.step_time)
     timelines = [
@@ -56,7 +68,7 @@ def write_page(
         for one in feasible[:MOST_STEPS]
     ]
     rows = with_best_bound([make_row(result) for result in results])
-    write_placements(path, problem, timelines, rows)
+    return placements_page(problem, timelines, rows)
 
 
 def write_report(
@@ -213,7 +225,7 @@ def _devices(step: Timeline) -> list[Html]:
     simulation = step.simulation
     if simulation is None or not np.isfinite(step.step_time):
         return []
-    times = device_times(Causes(step.problem, simulation))
+    times = sum_device_times(Causes(step.problem, simulation))
     table = device_table(step.problem, simulation, times)
     title = f"Where each device's seconds go: {step.label}"
     return html_parts(replace(table, title=title))

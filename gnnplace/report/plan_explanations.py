@@ -15,7 +15,7 @@ from gnnplace.explaining import (
     StepExplanation,
 )
 from gnnplace.report.answer import Answer, Lines
-from gnnplace.report.launch import launch_answer
+from gnnplace.report.launch import describe_launch, launch_data
 from gnnplace.report.plans import basis_line, interval_share
 from gnnplace.report.rates import rates_line
 from gnnplace.units import bytes_text, seconds_text
@@ -48,10 +48,10 @@ def _plan_lines(found: PlanExplanation) -> list[str]:
         f"{bytes_text(found.room)} ({parts_of_memory})"
     )
     lines += change_lines(found, step, fits=found.fits)
-    return [*lines, *_measured(found)]
+    return [*lines, *_make_measured_lines(found)]
 
 
-def _measured(found: PlanExplanation) -> list[str]:
+def _make_measured_lines(found: PlanExplanation) -> list[str]:
     """Return lines that compare a run with the prediction and name likely causes."""
     steps = found.measured
     if steps is None:
@@ -106,11 +106,17 @@ def format_measured_lines(
     return lines
 
 
-def launch_explanation_answer(
-    found: LaunchExplanation, name: str, cluster: str
+def describe_launch_explanation(
+    found: LaunchExplanation, *, name: str, cluster: str
 ) -> Answer:
-    """Describe what bounds a launcher's plan, for `gnnplace explain FILE`."""
-    priced = launch_answer(found.answer, name, cluster)
+    """Describe what bounds a launcher's plan, for `gnnplace explain FILE`.
+
+    Args:
+        found: The explanation.
+        name: The model or the file, as the caller named it.
+        cluster: The cluster, as the caller named it.
+    """
+    priced = describe_launch(found.answer, model=name, cluster=cluster)
     answer = found.answer.answer
     step = answer.step_time or 0.0
     lines = part_lines(found, step)
@@ -119,7 +125,7 @@ def launch_explanation_answer(
         interval = (answer.low or 0.0, answer.high or 0.0)
         lines += format_measured_lines(found.measured, step, interval, found.causes)
     data = {
-        **priced.data,
+        **launch_data(found.answer),
         "parts": found.parts,
         "changes": [{"change": x.text, **asdict(x.answer)} for x in found.changes],
         "bound": found.bound,
@@ -184,7 +190,7 @@ def causes_data(causes: Sequence[SlowdownCause]) -> list[dict[str, Any]]:
     ]
 
 
-def plan_explanation_answer(found: PlanExplanation) -> Answer:
+def describe_plan_explanation(found: PlanExplanation) -> Answer:
     """Describe what bounds a plan and what would help, for `gnnplace explain PLAN.json`."""
     data = {
         "step_time": found.step_time,

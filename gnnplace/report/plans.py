@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite, nan
-from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,10 +32,10 @@ from gnnplace.plans import (
     PlanFile,
     StageEntry,
     Timing,
+    find_layer,
     iterate_passes,
-    layer_of,
     parse_adapters,
-    timed,
+    time_pipeline,
 )
 from gnnplace.report.answer import (
     Answer,
@@ -45,20 +44,137 @@ from gnnplace.report.answer import (
     Section,
     TextTable,
     as_page,
+    plain_lines,
     text_table,
 )
 from gnnplace.report.html import Html, figure, footer, heading, paragraph, share
+from gnnplace.report.money import ClusterPrices, cost_lines
 from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
-from gnnplace.report.side_by_side import launcher_sections, short_words, trade_table
-from gnnplace.report.tables import find_moved_modules
+from gnnplace.report.side_by_side import (
+    launcher_sections,
+    next_line,
+    short_words,
+    side_by_side_lines,
+    trade_table,
+)
+from gnnplace.report.tables import find_moved_modules, plan_table
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
-from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
 from gnnplace.units import milliseconds_text, step_text
 
 if TYPE_CHECKING:
     from gnnplace.run.planned import PlanRun as Run
+
+
+@dataclass(frozen=True)
+class PlanDifference:
+    """Two plans of one model.
+
+    Attributes:
+        first: The plan that is changed.
+        second: The plan that comes of it.
+    """
+
+    first: Plan
+    second: Plan
+
+
+@dataclass(frozen=True)
+class BaselinePlans:
+    """The best plan beside baselines, by their names; None where one does not fit."""
+
+    plans: Mapping[str, Plan | None]
+
+
+def describe_plan(
+    plan: Plan,
+    *,
+    tokens: float | None = None,
+    prices: ClusterPrices | None = None,
+    runners_up: Sequence[Plan] | None = None,
+    output: str | None = None,
+    has_next: bool = False,
+) -> Answer:
+    """Describe a plan: its stages, where the time goes, memory by device.
+
+    Programs have the plan's file, a terminal has no room for a row a stage, and so the page has
+    tables of its own.
+
+    Args:
+        plan: Searched, given or read.
+        tokens: Tokens of a whole run, whose duration is printed.
+        prices: What GPU-hours of the cluster cost; None where costs are not asked for.
+        runners_up: Further plans, the fastest first; None where only one was asked for.
+        output: The path of the file that was written, or None.
+        has_next: Whether a launcher may be told to take the plan, which the last line says.
+    """
+    plans = [plan, *(runners_up or ())]
+
+    def get_lines() -> list[str]:
+        """Format launchers side by side, the plans, trades, and what to do next."""
+        lines = side_by_side_lines(plan) if plan.file.alternatives else []
+        for entry in plans:
+            lines += plan_lines(entry, tokens)
+            cost = None if prices is None else prices.compute(entry, tokens)
+            if cost is not None:
+                lines += cost_lines(cost, tokens)
+        lines += plain_lines(trade_table(plan.file)) if plan.file.trades else []
+        # A plan that its launcher can take, or one beside others, is told where to go.
+        goes_on = plan.file.launcher is not None and output is not None
+        if (plan.file.alternatives or goes_on) and has_next:
+            lines.append(next_line(plan, output))
+        return lines
+
+    def get_data() -> dict[str, Any] | list[Any]:
+        """Return the answer of the plan; a list of all where more were asked for."""
+        answers = [entry.answer() for entry in plans]
+        if prices is not None:
+            for entry, answer in zip(plans, answers, strict=True):
+                answer["cost"] = prices.compute(entry, tokens)
+        return answers[0] if runners_up is None else answers
+
+    return Answer(
+        title=f"{plan.file.model} on {plan.file.cluster}",
+        sections=[Lines(get_lines)],
+        data=get_data,
+        page=lambda: plan_page(plan),
+        table=lambda: plan_table(plan),
+        steps=lambda: plan_steps(plan),
+    )
+
+
+def describe_plan_run(run: Run) -> Answer:
+    """Describe a run of a plan."""
+    lines = run_lines(run)
+    return Answer(
+        title=f"{run.plan.file.model} on {run.plan.file.cluster}",
+        sections=[Lines(lines)],
+        data=run.answer,
+        page=lambda: plan_page(run.plan, lines),
+    )
+
+
+def describe_baselines(baselines: BaselinePlans) -> Answer:
+    """Describe the best plan beside baselines."""
+    answers: dict[str, object] = {}
+    for name, plan in baselines.plans.items():
+        answers[name] = None if plan is None else plan.answer()
+    return Answer("Plans", [Lines(baseline_lines(baselines.plans))], answers)
+
+
+def describe_plan_difference(difference: PlanDifference) -> Answer:
+    """Describe what two plans of one model do differently."""
+    first = difference.first
+    second = difference.second
+    return Answer(
+        title="What moved",
+        sections=[Lines(difference_lines(first, second))],
+        data={
+            "step_times": [first.file.step_time, second.file.step_time],
+            "moved": find_moved_modules(first, second),
+        },
+    )
 
 
 def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
@@ -74,7 +190,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         lines = [head, f"  {basis_line(plan)}", f"  {plan.reason}"]
         if plan.op_placement is None:
             return lines
-        return [*lines, *_handed(plan.op_placement)]
+        return [*lines, *_format_handover(plan.op_placement)]
     low, high = file.interval or [0.0, 0.0]
     lines = [
         f"{file.model} on {file.cluster}: {step_text(plan.step_time)} a step, predicted "
@@ -121,9 +237,9 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     elif file.launcher and file.claim:
         lines.append(f"  {file.claim}")
     if plan.trials:
-        lines += _tried(plan)
+        lines += _make_trial_lines(plan)
     if plan.op_placement is not None:
-        lines += _handed(plan.op_placement, plan.step_time)
+        lines += _format_handover(plan.op_placement, plan.step_time)
     for notice in plan.notices:
         lines.append(f"  {notice}")
     return lines
@@ -192,7 +308,7 @@ def job_words(
     return f"{text} ({', '.join(defaults)} by default)"
 
 
-def _tried(plan: Plan) -> list[str]:
+def _make_trial_lines(plan: Plan) -> list[str]:
     """Return a line for each plan that was run here before the fastest was chosen."""
     rows = []
     for trial in plan.trials:
@@ -206,7 +322,7 @@ def _tried(plan: Plan) -> list[str]:
     return rows
 
 
-def _handed(faster: OpPlacement, step_time: float | None = None) -> list[str]:
+def _format_handover(faster: OpPlacement, step_time: float | None = None) -> list[str]:
     """Format where a placement of single ops is faster.
 
     Args:
@@ -267,13 +383,15 @@ def stage_lines(file: PlanFile) -> list[str]:
 
     Where that leaves more than `STAGE_LINES`, those of like meshes and splits are one.
     """
-    lines = _folded(file, [_alike(stage) for stage in file.stages])
+    lines = _fold_stage_lines(file, [_make_stage_key(stage) for stage in file.stages])
     if len(lines) > STAGE_LINES:
-        lines = _folded(file, [_make_mesh_key(stage) for stage in file.stages])
+        lines = _fold_stage_lines(
+            file, [_make_mesh_key(stage) for stage in file.stages]
+        )
     return lines
 
 
-def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
+def _fold_stage_lines(file: PlanFile, alike: Sequence[object]) -> list[str]:
     """Return lines of stages. Consecutive stages with equal keys share a line."""
     lines = []
     begin = 0
@@ -282,7 +400,7 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
             continue
         if k - begin > FOLDED:
             counts = [
-                len({layer for m in stage.modules if (layer := layer_of(m))})
+                len({layer for m in stage.modules if (layer := find_layer(m))})
                 for stage in file.stages[begin:k]
             ]
             fewest = min(counts)
@@ -311,7 +429,7 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
     return lines
 
 
-def _alike(stage: StageEntry) -> object:
+def _make_stage_key(stage: StageEntry) -> object:
     """Return a key that is equal for stages that differ by numbers in names alone."""
     members = tuple(re.sub(r"[0-9]+", "", name) for name in stage.members)
     return members, _make_mesh_key(stage)
@@ -319,7 +437,7 @@ def _alike(stage: StageEntry) -> object:
 
 def _make_mesh_key(stage: StageEntry) -> object:
     """Return a key that is equal for stages of the same mesh, split and recomputation."""
-    ends = [bool(layer_of(module)) for module in stage.modules]
+    ends = [bool(find_layer(module)) for module in stage.modules]
     return (
         len(stage.rows),
         len(stage.rows[0]),
@@ -650,7 +768,7 @@ def _timing(plan: Plan) -> Timing | None:
     line = Pipeline(
         file.rank_of, seconds, tuple(file.sent), count, apart, (count,) * len(seconds)
     )
-    return timed(line, rows, file.ends)
+    return time_pipeline(line, rows, file.ends)
 
 
 def plan_timeline(plan: Plan) -> Timeline | None:
@@ -666,8 +784,8 @@ def plan_timeline(plan: Plan) -> Timeline | None:
     return replace(step, memory=memory, named=_naming(timing, plan.file.stages))
 
 
-def write_plan_trace(path: str | Path, plan: Plan) -> None:
-    """Write the plan's step as a trace that Perfetto opens.
+def plan_steps(plan: Plan) -> list[Timeline]:
+    """Return the plan's step for a trace.
 
     Raises:
         InputError: the plan has too many passes, or its file has no times.
@@ -677,7 +795,7 @@ def write_plan_trace(path: str | Path, plan: Plan) -> None:
         raise InputError(
             "--trace: the plan has too many passes to draw, or its file has no times"
         )
-    write_trace(path, [step])
+    return [step]
 
 
 def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 
 from gnnplace.costs import Constant, ServerNetwork, describe_tests
 from gnnplace.planning import PricedTable
-from gnnplace.report.answer import Column, Lines, Section, Table
+from gnnplace.report.answer import Answer, Column, Lines, Table
 
 SHOWN = 30  # rows
 
 
-def describe_priced(priced: PricedTable) -> list[Section]:
+def describe_priced(priced: PricedTable, *, given: str) -> Answer:
     """Describe the feasible plans, the fastest first, then the others with the reason.
 
     Programs have the table as it was given, with the answers of each row.
+
+    Args:
+        priced: The plans and their answers.
+        given: The file of the table, or the words of its only plan.
     """
     answers = priced.answers
     environment = f", environment {priced.environment}" if priced.environment else ""
@@ -64,7 +69,26 @@ def describe_priced(priced: PricedTable) -> list[Section]:
     ]
     if len(answers) > SHOWN:
         lines.append("-o answers.csv has all plans")
-    return [table, Lines(lines)]
+    data = priced.rows if given.endswith(".csv") else priced.answer
+    return Answer(given, [table, Lines(lines)], data)
+
+
+def describe_network(
+    network: ServerNetwork, *, constants: Sequence[Constant], kinds: set[str]
+) -> Answer:
+    """Describe the constants that predictions assume, for programs as a list.
+
+    Args:
+        network: What the cluster's links say.
+        constants: The constants in the order of their owners.
+        kinds: The kinds of the cluster's devices.
+    """
+    lines = list(constant_lines(constants, network, kinds))
+    return Answer(
+        title="Constants",
+        sections=[Lines(lines)],
+        data=lambda: [asdict(constant) for constant in constants],
+    )
 
 
 def constant_lines(

@@ -13,7 +13,7 @@ import re
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans import PlanFile
-from gnnplace.problem import figures, find_kind, load_cluster
+from gnnplace.problem import find_kind, get_figures, load_cluster
 from gnnplace.units import DAY, HOUR, count_text, days_text
 
 TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}
@@ -26,7 +26,7 @@ def utilization(file: PlanFile, seconds: float) -> float | None:
     kind = _kind(file)
     if file.flops is None or kind is None or seconds <= 0:
         return None
-    peak = figures(kind).flops(TYPES[file.precision.partition("-")[0]])
+    peak = get_figures(kind).flops(TYPES[file.precision.partition("-")[0]])
     return file.flops / (seconds * len(file.memory) * peak)
 
 

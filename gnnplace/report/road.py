@@ -26,13 +26,22 @@ from gnnplace.placing import (
     warm,
 )
 from gnnplace.problem import Placement, Problem, write_problem
+from gnnplace.report.answer import Answer, Lines, Section
 from gnnplace.report.placements import write_placements
-from gnnplace.report.rows import Row, make_row, with_best_bound
+from gnnplace.report.rows import (
+    Row,
+    eager_line,
+    make_row,
+    summary_lines,
+    with_best_bound,
+)
+from gnnplace.report.tables import comparison, sizes_table
 from gnnplace.report.timeline import Timeline, from_execution, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.run.measuring import Executed, eager_times, execute_placement
 from gnnplace.run.placed import ExecutionOptions, RecordOptions
 from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
+from gnnplace.units import seconds_text
 
 Progress = Callable[[str], None]
 Failure = tuple[str, GnnplaceError]
@@ -111,14 +120,14 @@ class Road:
         write_placements(folder / "report.html", self.problem, timelines, self.rows)
         write_trace(folder / "trace.json", timelines)
 
-    def _shown(self) -> list[Result | Failure]:
+    def _show(self) -> list[Result | Failure]:
         return [
             r for name in ("best", "single") for r in self.results if _name(r) == name
         ]
 
     def _timelines(self) -> list[Timeline]:
         timelines: list[Timeline] = []
-        for result in self._shown():
+        for result in self._show():
             if not isinstance(result, Result):
                 continue
             name = result.placer
@@ -128,6 +137,48 @@ class Road:
                 )
             timelines.append(from_simulation(self.problem, result.simulation, name))
         return timelines
+
+
+def describe_road(road: Road) -> Answer:
+    """Describe a demo: the placers side by side, and what running them showed."""
+    problem = road.problem
+    title = (
+        f"{problem.name}: {len(road.program.ops)} captured ops, {problem.num_ops} after "
+        f"grouping, on {road.walking.cluster}"
+    )
+    sections: list[Section] = []
+    if road.chosen is not None:
+        sections.append(sizes_table(road.sizes, road.chosen))
+    lines = [*summary_lines(road.rows), *_verdict(road), *_compare_whole(road)]
+    if road.eager:
+        lines.append(eager_line(road.eager))
+    caveats = sorted({run.execution.caveat for run in road.runs.values()} - {""})
+    lines += [f"not to be compared: {caveat}" for caveat in caveats]
+    sections += [comparison(road.rows, title), Lines(lines)]
+    return Answer(title, sections)
+
+
+def _verdict(road: Road) -> list[str]:
+    """Return a note if the best split, as run, is slower than one device."""
+    times = {name: run.execution.step_time for name, run in road.runs.items()}
+    if "best" not in times or times["best"] <= times.get("single", float("inf")):
+        return []
+    share = times["best"] / times["single"] - 1
+    return [
+        f"one device is best here, as run: the split that was predicted best is {share:.0%} slower"
+    ]
+
+
+def _compare_whole(road: Road) -> list[str]:
+    """Return a line about one device with the whole batch, which micro-batches have to beat."""
+    if road.whole is None:
+        return []
+    seconds = road.whole.execution.step_time
+    line = f"one device, whole batch: {seconds_text(seconds)}"
+    if "best" in road.runs:
+        gain = seconds / road.runs["best"].execution.step_time
+        line += f"; best with {road.problem.microbatches} micro-batches is {gain:.2f}x as fast"
+    return [f"{line} ({road.whole.verification.summary()})"]
 
 
 def walk_road(
@@ -149,9 +200,9 @@ def walk_road(
     """
     walking = walking or Walking()
     if walking.auto:
-        road = _searched(walking, progress)
+        road = _search(walking, progress)
     else:
-        road = _captured(walking, progress)
+        road = _capture(walking, progress)
     warm(progress=progress, num_ops=road.problem.num_ops)
     road.results = compare(
         road.problem, budget=walking.budget, seed=walking.seed, progress=progress
@@ -166,11 +217,11 @@ def walk_road(
             progress(f"executing and verifying {result.placer}")
             road.runs[result.placer] = run(road.program, road.problem, result.placement)
     road.rows = with_best_bound([_row(result, road.runs) for result in road.results])
-    _beside(road, run, progress)
+    _run_beside(road, run, progress)
     return road
 
 
-def _captured(walking: Walking, progress: Progress) -> Road:
+def _capture(walking: Walking, progress: Progress) -> Road:
     progress(f"capturing the training step of {walking.model}")
     program = capture_model(walking.model, options=walking.capture)
     say_batch(program, progress)
@@ -181,7 +232,7 @@ def _captured(walking: Walking, progress: Progress) -> Road:
     return Road(walking, program, problem)
 
 
-def _searched(walking: Walking, progress: Progress) -> Road:
+def _search(walking: Walking, progress: Progress) -> Road:
     """Return the road whose number of micro-batches is predicted to be the fastest."""
     model = walking.model
     progress(
@@ -222,7 +273,7 @@ def _execute(
     return run
 
 
-def _beside(road: Road, run: Callable[..., Executed], progress: Progress) -> None:
+def _run_beside(road: Road, run: Callable[..., Executed], progress: Progress) -> None:
     """Run the whole batch on one device, and time eager PyTorch if it does the same work."""
     walking = road.walking
     size = road.chosen

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.problem import Cluster, Device, Problem, build_problem
+from gnnplace.problem import Cluster, Device, Problem, SearchGoal, build_problem
 from gnnplace.report import html
 from gnnplace.report.answer import (
     PAGE,
@@ -31,13 +31,10 @@ from gnnplace.report.answer import (
     text_table,
 )
 from gnnplace.report.html import Html
-from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture
+from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
 from gnnplace.report.viewer import viewer
 from gnnplace.sharding import (
-    FEWEST,
-    MEMORY,
-    TIME,
     CostParts,
     Frontier,
     ShardingProblem,
@@ -48,7 +45,7 @@ from gnnplace.units import bytes_text, page_seconds, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
-    from gnnplace.sharding import GoalAnswer, LayerSplit, SplitGoal
+    from gnnplace.sharding import AnswerTables, GoalAnswer, LayerSplit, SplitGoal
 
 WHOLE = "whole on every device"  # The text for a layer that is not split
 DOES = {
@@ -65,21 +62,22 @@ KIND = "device"
 WHY = "Every device does its share of it."
 
 
-def split_answer(
-    problem: ShardingProblem,
-    split: LayerSplit | None,
-    result: ShardingResult,
-    goal: str = TIME,
+def describe_goal(
+    answer: GoalAnswer, *, goal: SplitGoal, split: LayerSplit | None
 ) -> Answer:
-    """Describe one split; one of a file of tables has no parts, and so no timeline.
+    """Describe the split that is best for a goal.
+
+    One of a file of tables has no parts, and so no timeline.
 
     Args:
-        problem: The cost tables.
-        split: The split of a model's layers; None for that of a file.
-        result: What the search found.
+        answer: The split, and the cost tables that it was searched in.
         goal: What it is best in.
+        split: The split of a model's layers; None for that of a file.
     """
-    sections: list[Section] = []
+    problem = answer.tables.problem
+    result = answer.result
+    # A page is read without the question.
+    sections: list[Section] = [Lines(goal_lines(answer, goal), only=TERMINAL)]
     head = f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}"
     if result.memory is not None:
         head += f", memory {result.memory:.6g} bytes"
@@ -87,13 +85,13 @@ def split_answer(
         sections += [Lines([head]), _choice_table(problem, result)]
     else:
         sections += _describe_layer_split(split)
-    search = f"searched for {result.seconds:.3f} s, {proof(result, goal)}"
+    search = f"searched for {result.seconds:.3f} s, {proof(result, goal.name)}"
+    sections += [Lines([search]), Drawing(_draw_footer)]
     title = f"{problem.name} on {problem.devices} devices"
-    return Answer(
-        title,
-        [*sections, Lines([search]), Drawing(_draw_footer)],
-        split_data(problem, result, split),
-    )
+    data = split_data(problem, result, split)
+    if goal.name != SearchGoal.TIME:
+        data["devices"] = problem.devices
+    return Answer(title, sections, data)
 
 
 def split_data(
@@ -136,12 +134,12 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
     if goal.time_limit is not None:
         limits.append(f"{page_seconds(goal.time_limit)} a step")
     within = " and ".join(limits)
-    if goal.name == MEMORY:
+    if goal.name == SearchGoal.MEMORY:
         assert answer.result.memory is not None  # tables without memory are refused
         return [
             f"least memory within {within}: {bytes_text(answer.result.memory)} a device"
         ]
-    if goal.name != FEWEST:
+    if goal.name != SearchGoal.GPUS:
         return []
     devices = answer.tables.problem.devices
     if devices == 1:
@@ -258,9 +256,9 @@ def versus(
     return f"{ratio:.3g} times as fast as data parallelism"
 
 
-def proof(result: ShardingResult, goal: str = TIME) -> str:
+def proof(result: ShardingResult, goal: str = SearchGoal.TIME) -> str:
     """Say whether a split is proven best for a goal."""
-    if goal == MEMORY:
+    if goal == SearchGoal.MEMORY:
         if result.exact:
             return "proven least memory"
         return "not proven least memory"
@@ -271,16 +269,15 @@ def proof(result: ShardingResult, goal: str = TIME) -> str:
     return f"at most {100 * result.gap:.2g} % of it above the best; a proof would take more memory"
 
 
-def frontier_answer(
-    problem: ShardingProblem, answer: Frontier, *, network: bool
-) -> Answer:
-    """Describe every trade of time for memory.
+def describe_frontier(answer: Frontier, *, tables: AnswerTables) -> Answer:
+    """Describe every trade of time for memory, for programs as a list.
 
     Args:
-        problem: What was split.
-        answer: Its frontier.
-        network: Whether costs are seconds.
+        answer: The frontier.
+        tables: What was split. Costs are seconds if it is a model's layers.
     """
+    problem = tables.problem
+    network = tables.of_layers is not None
     cost_text = seconds_text if network else "{:.10g}".format
     lines = []
     for k, point in enumerate(answer.points):
@@ -299,6 +296,8 @@ def frontier_answer(
             Lines([f"searched for {answer.seconds:.3f} s"]),
             Drawing(_draw_footer),
         ],
+        data=lambda: [split_data(problem, point) for point in answer.points],
+        picture=lambda: frontier_picture(problem, answer, network=network),
     )
 
 
@@ -317,13 +316,6 @@ def frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
     else:
         proof = f"within {answer.epsilon:.3g} of the least cost"
     return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
-
-
-def draw_frontier(
-    problem: ShardingProblem, answer: Frontier, path: str, *, network: bool
-) -> None:
-    """Write the picture; a network's in milliseconds and gigabytes, else as in the tables."""
-    write_picture(path, frontier_picture(problem, answer, network=network))
 
 
 def frontier_picture(
@@ -434,7 +426,7 @@ def split_timeline(split: LayerSplit) -> Timeline:
     step = replace(from_simulation(problem, simulation, "this strategy"), memory=())
     does = tuple(DOES.values())
     named = Naming(does, np.array(kinds, dtype=np.int8), modules, sized=False, why=WHY)
-    return step.called(named)
+    return step.rename_step(named)
 
 
 def _chain(name: str, names: Sequence[str], seconds: Sequence[float]) -> Problem:

@@ -32,7 +32,8 @@ from gnnplace.report.answer import (
     text_table,
 )
 from gnnplace.report.html import Html
-from gnnplace.report.rows import Row, summary_lines
+from gnnplace.report.rows import Row
+from gnnplace.report.timeline import Timeline, from_simulation, make_page
 from gnnplace.simulation import Simulation
 from gnnplace.units import bytes_text, seconds_text
 
@@ -101,23 +102,6 @@ def _bar(row: Row, longest: float) -> Html:
     return html.share((row.executed or row.predicted or 0.0) / longest, bound)
 
 
-def comparison_answer(
-    problem: Problem, rows: Sequence[Row], *, may_split: bool
-) -> Answer:
-    """Describe what `gnnplace compare` says of placers.
-
-    Args:
-        problem: What was placed.
-        rows: One for each placer.
-        may_split: Whether more devices than one could be used.
-    """
-    title = f"{problem.name} on {problem.num_devices} devices"
-    lines = summary_lines(rows, may_split=may_split)
-    return Answer(
-        title, [comparison(rows, title), Lines(lines)], {"problem": problem.name}
-    )
-
-
 @dataclass(frozen=True)
 class DeviceLoad:
     """One device in a simulated step: ops, share of the time that it is busy, bytes."""
@@ -142,8 +126,22 @@ LOAD_COLUMNS = (
 )
 
 
-def simulation_answer(problem: Problem, simulation: Simulation) -> Answer:
-    """Describe a simulated step: busy share and peak memory of every device."""
+def describe_simulation(
+    simulation: Simulation, *, problem: Problem, name: str = ""
+) -> Answer:
+    """Describe a simulated step: busy share and peak memory of every device.
+
+    Args:
+        simulation: The step.
+        problem: What was placed.
+        name: What the step is called on a page and in a trace.
+    """
+
+    def get_steps() -> list[Timeline]:
+        """Return the step for a page and a trace."""
+        return [from_simulation(problem, simulation, name)]
+
+    # Programs have peak memory by name, people a row a device.
     busy = simulation.busy_share(problem.num_devices)
     peaks = simulation.peak_memory.tolist()
     rows = []
@@ -174,6 +172,8 @@ def simulation_answer(problem: Problem, simulation: Simulation) -> Answer:
             "peak_memory": peak_memory,
             "feasible": simulation.feasible,
         },
+        page=lambda: make_page(problem, get_steps()),
+        steps=get_steps,
     )
 
 
@@ -196,6 +196,11 @@ def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
         f"memory of {', '.join(names)}: {text}"
         for text, names in devices_by_text.items()
     ]
+
+
+def describe_size(best: Size, *, sizes: Sequence[Size]) -> Answer:
+    """Describe the best number of micro-batches among all that were tried."""
+    return Answer("Micro-batches", [sizes_table(sizes, best)])
 
 
 def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table[Size]:
@@ -232,10 +237,15 @@ class IntervalRow:
     error: str | None = None
 
 
-def interval_answer(
-    problem: Problem, results: Sequence[ThroughputResult | tuple[str, GnnplaceError]]
+def describe_intervals(
+    problem: Problem, results: Sequence[Result | tuple[str, GnnplaceError]]
 ) -> Answer:
-    """Describe placers by interval; the largest of their bounds holds for all."""
+    """Describe placers by interval; the largest of their bounds holds for all.
+
+    Args:
+        problem: What was placed.
+        results: Those of the throughput objective; one that could not stands with its error.
+    """
     rows = []
     for result in results:
         # A placer that failed has a row with the reason.
@@ -243,6 +253,7 @@ def interval_answer(
             name, error = result
             rows.append(IntervalRow(name, error=str(error)))
             continue
+        assert isinstance(result, ThroughputResult)
         row = IntervalRow(
             placer=result.placer,
             interval=result.interval,
@@ -278,17 +289,6 @@ def interval_answer(
         order=lambda row: (row.interval is None, row.interval),
     )
     return Answer(title, [table], {"problem": problem.name})
-
-
-def interval_keys(result: Result) -> dict[str, Any]:
-    """Return what a placement file says of the throughput objective; nothing of the step time."""
-    if not isinstance(result, ThroughputResult):
-        return {}
-    return {
-        "x-objective": "throughput",
-        "x-interval": result.interval,
-        "x-interval-bound": result.interval_bound,
-    }
 
 
 SUFFIXES = (".md", ".csv")

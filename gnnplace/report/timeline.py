@@ -16,6 +16,7 @@ from gnnplace.simulation import Simulation
 from gnnplace.units import faults_text
 
 if TYPE_CHECKING:
+    from gnnplace.report.rows import Row
     from gnnplace.run.placed import Execution
 
 Curve = tuple[FloatArray, FloatArray]
@@ -163,9 +164,22 @@ class Timeline:
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return tuple(TransferSpan(names[i], *span) for i, *span in rows)
 
-    def called(self, named: Naming) -> Timeline:
+    def rename_step(self, named: Naming) -> Timeline:
         """Return the same step with other names."""
         return replace(self, named=named)
+
+
+def make_page(
+    problem: Problem,
+    timelines: Sequence[Timeline],
+    rows: Sequence[Row] = (),
+    *,
+    beside: bool = False,
+) -> str:
+    """Make the text of a page about steps of a problem, as `placements_page`."""
+    from gnnplace.report.placements import placements_page  # for pages alone
+
+    return placements_page(problem, timelines, rows, beside=beside)
 
 
 def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Timeline:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.explaining import COMPUTING, Cause, Causes, critical_path
+from gnnplace.explaining import COMPUTING, Cause, Causes, find_critical_path
 from gnnplace.graph import levels
 from gnnplace.problem import Problem
 from gnnplace.report.html import Html, asset, heading
@@ -57,14 +57,14 @@ def layout(problem: Problem) -> Layout | None:
     source, target, _ = problem.graph.edges
     if problem.num_ops > MOST_NODES or len(source) > MOST_EDGES:
         return None
-    level, y, tallest = _placed(problem)
+    level, y, tallest = _place_ops(problem)
     work = np.where(np.isfinite(problem.times), problem.times, 0.0).max(axis=1)
     size = 2.2 + 5.0 * np.sqrt(work / max(work.max(), 1e-300))
     edges = np.stack([source, target], axis=1).astype(np.int32)
     return Layout(level / max(1, level.max()), y, size, edges, tallest)
 
 
-def _placed(problem: Problem) -> tuple[IntArray, FloatArray, int]:
+def _place_ops(problem: Problem) -> tuple[IntArray, FloatArray, int]:
     """Return each op's level, its vertical position in 0..1, and the most ops of a level."""
     graph = problem.graph
     level = levels(problem.graph)
@@ -118,7 +118,7 @@ def waits(step: Timeline) -> Waits:
     causes = Causes(step.problem, step.simulation)
     for op in range(count):
         _note(causes_of_ops, op, causes.of(op))
-    path = [piece.op for piece in critical_path(causes) if piece.kind == COMPUTING]
+    path = [piece.op for piece in find_critical_path(causes) if piece.kind == COMPUTING]
     causes_of_ops.critical[path] = True
     return causes_of_ops
 
@@ -212,7 +212,8 @@ def viewer_data(
     graph = []
     for step in timelines:
         index = next(
-            (k for k, earlier in enumerate(first) if _alike(step, earlier)), len(first)
+            (k for k, earlier in enumerate(first) if _are_same_graph(step, earlier)),
+            len(first),
         )
         first += [step] if index == len(first) else []
         graph.append(index)
@@ -223,7 +224,7 @@ def viewer_data(
     }
 
 
-def _alike(one: Timeline, other: Timeline) -> bool:
+def _are_same_graph(one: Timeline, other: Timeline) -> bool:
     """Return whether two steps are of the same graph, even if it was read twice."""
     a = one.problem
     b = other.problem
@@ -236,7 +237,7 @@ def _alike(one: Timeline, other: Timeline) -> bool:
     )
 
 
-def packed(values: ArrayLike, kind: str) -> str:
+def pack_numbers(values: ArrayLike, kind: str) -> str:
     """Return numbers as a little-endian array of a kind such as ``f8``, in base64."""
     return b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode(
         "ascii"
@@ -257,26 +258,27 @@ def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
     data = {
         "names": list(graph.names),
         "modules": list(modules),
-        "module": packed(module, "i4"),
+        "module": pack_numbers(module, "i4"),
         "covers": {
             k: list(named.covers[m]) for m, k in modules.items() if m in named.covers
         },
         "kinds": list(named.kinds),
-        "kind": packed(named.kind, "u1"),
+        "kind": pack_numbers(named.kind, "u1"),
         "reasons": reasons,
-        "reason": packed(reason, "i4"),
-        "state": packed(problem.state, "f4"),
-        "made": packed(output_bytes, "f4"),
+        "reason": pack_numbers(reason, "i4"),
+        "state": pack_numbers(problem.state, "f4"),
+        "made": pack_numbers(output_bytes, "f4"),
         "device_kinds": list(problem.cluster.kinds),
-        "seconds": packed(problem.kind_times.T, "f4"),
+        "seconds": pack_numbers(problem.kind_times.T, "f4"),
         "limits": problem.cluster.memory.tolist(),
     }
     if drawn is not None:
         numbers = {
-            name: packed(getattr(drawn, name), "f4") for name in ("x", "y", "size")
+            name: pack_numbers(getattr(drawn, name), "f4")
+            for name in ("x", "y", "size")
         }
         data["layout"] = numbers | {
-            "edges": packed(drawn.edges, "i4"),
+            "edges": pack_numbers(drawn.edges, "i4"),
             "tallest": drawn.tallest,
         }
     return data
@@ -303,7 +305,7 @@ class Ticks:
 
     def __call__(self, seconds: FloatArray) -> str:
         """Return seconds, rounded to ticks and packed."""
-        return packed(np.rint((seconds - self.origin) / self.size), "u4")
+        return pack_numbers(np.rint((seconds - self.origin) / self.size), "u4")
 
 
 def _step(step: Timeline, graph: int) -> dict[str, Any]:
@@ -317,27 +319,29 @@ def _step(step: Timeline, graph: int) -> dict[str, Any]:
         "step_time": step.step_time if np.isfinite(step.step_time) else None,
         "fault": step.fault,
         "devices": list(step.devices),
-        "op": packed(step.op, "i4"),
-        "device": packed(step.device, "u2"),
+        "op": pack_numbers(step.op, "i4"),
+        "device": pack_numbers(step.device, "u2"),
         "origin": ticks.origin,
         "tick": ticks.size,
         "start": ticks(step.start),
         "finish": ticks(step.finish),
-        "critical": packed(causes.critical, "u1"),
+        "critical": pack_numbers(causes.critical, "u1"),
         "cause": {
-            "kind": packed(causes.kind, "u1"),
-            "op": packed(causes.op, "i4"),
-            "transfer": packed(causes.transfer, "i4"),
+            "kind": pack_numbers(causes.kind, "u1"),
+            "op": pack_numbers(causes.op, "i4"),
+            "transfer": pack_numbers(causes.transfer, "i4"),
         },
         "transfers": {
-            "op": packed(moves.op, "i4"),
-            "source": packed(moves.source, "u2"),
-            "target": packed(moves.target, "u2"),
+            "op": pack_numbers(moves.op, "i4"),
+            "source": pack_numbers(moves.source, "u2"),
+            "target": pack_numbers(moves.target, "u2"),
             "start": ticks(moves.start),
             "finish": ticks(moves.finish),
-            "bytes": packed(
+            "bytes": pack_numbers(
                 moves.bytes if step.named.sized else moves.bytes * np.nan, "f4"
             ),
         },
-        "memory": [[ticks(times), packed(sizes, "f4")] for times, sizes in step.memory],
+        "memory": [
+            [ticks(times), pack_numbers(sizes, "f4")] for times, sizes in step.memory
+        ],
     }

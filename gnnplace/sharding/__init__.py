@@ -10,7 +10,6 @@ that a training step takes the least time or memory. A question goes through it 
 * `problem`: `ShardingProblem`, the cost tables that the solver reads, and their file.
 * `solver`: the best strategy of cost tables (`best_strategy`), and all that no other strategy
   beats in both time and memory (`pareto_frontier`).
-* `run`: one device's shard of each call, moved between layouts by collectives.
 
 Callers are `plans` (joint plans split their stages), `run.planned` (which executes them), `report`,
 `bench` and the command `shard`; they import from this file alone. Names are imported when they are
@@ -23,14 +22,11 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.sharding.answers import FEWEST as FEWEST
-    from gnnplace.sharding.answers import MEMORY as MEMORY
-    from gnnplace.sharding.answers import TIME as TIME
     from gnnplace.sharding.answers import AnswerTables as AnswerTables
     from gnnplace.sharding.answers import GoalAnswer as GoalAnswer
     from gnnplace.sharding.answers import SplitGoal as SplitGoal
     from gnnplace.sharding.answers import SplitOptions as SplitOptions
-    from gnnplace.sharding.answers import fastest_split as fastest_split
+    from gnnplace.sharding.answers import find_fastest_split as find_fastest_split
     from gnnplace.sharding.answers import is_file as is_file
     from gnnplace.sharding.answers import limit_split as limit_split
     from gnnplace.sharding.answers import load_layers as load_layers
@@ -54,22 +50,26 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.captured.layout import Shape as Shape
     from gnnplace.sharding.captured.layout import SplitGraph as SplitGraph
     from gnnplace.sharding.captured.layout import SplitOp as SplitOp
+    from gnnplace.sharding.captured.layout import (
+        count_layout_parts as count_layout_parts,
+    )
     from gnnplace.sharding.captured.layout import count_parts as count_parts
     from gnnplace.sharding.captured.layout import default_mesh as default_mesh
+    from gnnplace.sharding.captured.layout import get_result_layout as get_result_layout
     from gnnplace.sharding.captured.layout import gradient_layout as gradient_layout
     from gnnplace.sharding.captured.layout import is_gathered as is_gathered
-    from gnnplace.sharding.captured.layout import made_layout as made_layout
-    from gnnplace.sharding.captured.layout import parts_in as parts_in
     from gnnplace.sharding.captured.layout import read_layout as read_layout
+    from gnnplace.sharding.captured.layout import settle_sums as settle_sums
     from gnnplace.sharding.captured.problem import CapturedProblem as CapturedProblem
     from gnnplace.sharding.captured.problem import (
         build_captured_tables as build_captured_tables,
     )
-    from gnnplace.sharding.captured.problem import completed as completed
+    from gnnplace.sharding.captured.problem import (
+        complete_strategy as complete_strategy,
+    )
     from gnnplace.sharding.captured.problem import (
         price_captured_parts as price_captured_parts,
     )
-    from gnnplace.sharding.captured.recording import record_calls as record_calls
     from gnnplace.sharding.captured.split import LayerGraph as LayerGraph
     from gnnplace.sharding.captured.split import LayerSplit as LayerSplit
     from gnnplace.sharding.captured.split import layer_graph as layer_graph
@@ -78,20 +78,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
     from gnnplace.sharding.problem import read_sharding as read_sharding
     from gnnplace.sharding.problem import write_sharding as write_sharding
-    from gnnplace.sharding.run.measure import (
-        broadcast_from_first as broadcast_from_first,
-    )
-    from gnnplace.sharding.run.measure import measure_figures as measure_figures
-    from gnnplace.sharding.run.move import Regathering as Regathering
-    from gnnplace.sharding.run.move import dtensor_placements as dtensor_placements
-    from gnnplace.sharding.run.move import flatten_mesh as flatten_mesh
-    from gnnplace.sharding.run.move import move_shard as move_shard
-    from gnnplace.sharding.run.move import redistribute as redistribute
-    from gnnplace.sharding.run.move import set_mesh_group as set_mesh_group
-    from gnnplace.sharding.run.move import unpack_saved as unpack_saved
-    from gnnplace.sharding.run.runner import PlacedCall as PlacedCall
-    from gnnplace.sharding.run.runner import place_calls as place_calls
-    from gnnplace.sharding.run.runner import run_part as run_part
     from gnnplace.sharding.solver.frontier import Frontier as Frontier
     from gnnplace.sharding.solver.frontier import cheapest_within as cheapest_within
     from gnnplace.sharding.solver.frontier import pareto_frontier as pareto_frontier

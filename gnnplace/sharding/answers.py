@@ -18,6 +18,7 @@ from gnnplace.errors import CaptureError, InfeasibleError, InputError
 from gnnplace.problem import (
     AUTO,
     Given,
+    SearchGoal,
     as_constraints,
     cluster_with_headroom,
     read_headroom,
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
 MOST_DEVICES = 1024
 DEVICES = 8  # The default number of devices
 FLOPS, BANDWIDTH = 10e12, 16e9  # Figures of the PaSE authors' cost model
-TIME: str = "time"
-MEMORY: str = "memory"
-FEWEST: str = "gpus"
-GOALS = (TIME, MEMORY, FEWEST)
+GOALS = (SearchGoal.TIME, SearchGoal.MEMORY, SearchGoal.GPUS)
 
 
 @dataclass(frozen=True)
@@ -186,10 +184,10 @@ def shard_network(
     Raises:
         InfeasibleError: nothing fits the memory.
     """
-    return fastest_split(tables.problem, memory_limit)
+    return find_fastest_split(tables.problem, memory_limit)
 
 
-def fastest_split(
+def find_fastest_split(
     problem: ShardingProblem, memory_limit: float | None = None
 ) -> ShardingResult:
     """Return the split of least time of cost tables, within the bytes that a device has.
@@ -218,22 +216,25 @@ class SplitGoal:
         InputError: Another name, or a limit that is missing or has no use.
     """
 
-    name: str = TIME
+    name: str = SearchGoal.TIME
     memory_limit: float | None = None
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in GOALS:
             raise InputError(f"--goal {self.name}: must be one of {', '.join(GOALS)}")
-        if self.name == TIME and self.time_limit is not None:
+        if self.name == SearchGoal.TIME and self.time_limit is not None:
             raise InputError("--time-limit: is for --goal memory and --goal gpus")
-        if self.name == MEMORY and self.time_limit is None:
+        if self.name == SearchGoal.MEMORY and self.time_limit is None:
             raise InputError(
                 "--goal memory: needs --time-limit, the seconds a step may take"
             )
-        if self.name == MEMORY and self.memory_limit is not None:
+        if self.name == SearchGoal.MEMORY and self.memory_limit is not None:
             raise InputError("--memory-limit: is for --goal time and --goal gpus")
-        if self.name == FEWEST and (self.memory_limit, self.time_limit) == (None, None):
+        if self.name == SearchGoal.GPUS and (self.memory_limit, self.time_limit) == (
+            None,
+            None,
+        ):
             raise InputError("--goal gpus: needs --memory-limit or --time-limit")
 
 
@@ -270,10 +271,10 @@ def shard_for(
         InfeasibleError: No split is within the limits.
     """
     options = options or SplitOptions()
-    if goal.name == FEWEST:
+    if goal.name == SearchGoal.GPUS:
         return _fewest(what, goal, options)
     tables = shard_tables(what, options)
-    if goal.name == TIME:
+    if goal.name == SearchGoal.TIME:
         result = shard_network(tables, memory_limit=goal.memory_limit)
         return GoalAnswer(tables, result, {})
     assert goal.time_limit is not None  # a goal without it cannot be made

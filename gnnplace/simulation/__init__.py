@@ -29,16 +29,21 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.bounds import quick_bounds as quick_bounds
     from gnnplace.simulation.compiled import Compiled as Compiled
     from gnnplace.simulation.compiled import compile_problem as compile_problem
-    from gnnplace.simulation.compiled import lean as lean
-    from gnnplace.simulation.compiled import least_times as least_times
-    from gnnplace.simulation.compiled import longest_path as longest_path
+    from gnnplace.simulation.compiled import compute_least_times as compute_least_times
+    from gnnplace.simulation.compiled import (
+        compute_longest_path as compute_longest_path,
+    )
+    from gnnplace.simulation.compiled import make_lean as make_lean
     from gnnplace.simulation.compiled import mean_times as mean_times
     from gnnplace.simulation.kernels import ROUNDING as ROUNDING
     from gnnplace.simulation.kernels import run_kernel as run_kernel
     from gnnplace.simulation.kernels import step_time_kernel as step_time_kernel
-    from gnnplace.simulation.list_scheduling import distances as distances
+    from gnnplace.simulation.list_scheduling import (
+        compute_distances as compute_distances,
+    )
     from gnnplace.simulation.list_scheduling import find_times as find_times
     from gnnplace.simulation.list_scheduling import justify as justify
+    from gnnplace.simulation.list_scheduling import list_priorities as list_priorities
     from gnnplace.simulation.list_scheduling import list_schedule as list_schedule
     from gnnplace.simulation.list_scheduling import (
         list_schedule_in_kernel as list_schedule_in_kernel,
@@ -47,14 +52,13 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         mean_transfer_times as mean_transfer_times,
     )
     from gnnplace.simulation.list_scheduling import mean_upward_rank as mean_upward_rank
-    from gnnplace.simulation.list_scheduling import priorities as priorities
     from gnnplace.simulation.list_scheduling import reverse_problem as reverse_problem
     from gnnplace.simulation.list_scheduling import (
         time_list_schedule as time_list_schedule,
     )
     from gnnplace.simulation.list_scheduling import turn_order as turn_order
+    from gnnplace.simulation.memory import compute_total_memory as compute_total_memory
     from gnnplace.simulation.memory import excess_kernel as excess_kernel
-    from gnnplace.simulation.memory import most_memory as most_memory
     from gnnplace.simulation.memory import peak_memory as peak_memory
     from gnnplace.simulation.simulator import Simulation as Simulation
     from gnnplace.simulation.simulator import Simulator as Simulator
@@ -74,24 +78,28 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.transfer import Links as Links
     from gnnplace.simulation.transfer import Number as Number
     from gnnplace.simulation.transfer import SendQueues as SendQueues
-    from gnnplace.simulation.transfer import arrival as arrival
-    from gnnplace.simulation.transfer import durations as durations
+    from gnnplace.simulation.transfer import compute_arrival as compute_arrival
+    from gnnplace.simulation.transfer import (
+        compute_most_seconds as compute_most_seconds,
+    )
     from gnnplace.simulation.transfer import fetch as fetch
     from gnnplace.simulation.transfer import fetch_begin as fetch_begin
     from gnnplace.simulation.transfer import find_free_time as find_free_time
-    from gnnplace.simulation.transfer import hold as hold
-    from gnnplace.simulation.transfer import linked as linked
+    from gnnplace.simulation.transfer import has_link as has_link
+    from gnnplace.simulation.transfer import hold_channels as hold_channels
+    from gnnplace.simulation.transfer import list_durations as list_durations
     from gnnplace.simulation.transfer import message_seconds as message_seconds
-    from gnnplace.simulation.transfer import most_seconds as most_seconds
-    from gnnplace.simulation.transfer import parts as parts
-    from gnnplace.simulation.transfer import pay as pay
+    from gnnplace.simulation.transfer import pay_overheads as pay_overheads
     from gnnplace.simulation.transfer import receive_time as receive_time
-    from gnnplace.simulation.transfer import restore as restore
+    from gnnplace.simulation.transfer import restore_links as restore_links
     from gnnplace.simulation.transfer import reverse_links as reverse_links
     from gnnplace.simulation.transfer import seconds_between as seconds_between
     from gnnplace.simulation.transfer import send_time as send_time
     from gnnplace.simulation.transfer import sender_seconds as sender_seconds
     from gnnplace.simulation.transfer import service_time as service_time
+    from gnnplace.simulation.transfer import (
+        split_message_seconds as split_message_seconds,
+    )
     from gnnplace.simulation.transfer import with_messages as with_messages
     from gnnplace.simulation.transfer import with_overheads as with_overheads
     from gnnplace.simulation.transfer import without_gaps as without_gaps

@@ -1,6 +1,7 @@
 """A problem as a flat bundle of arrays that numba kernels take.
 
-``lean``: a compiled problem without edges that others imply, with the same schedules in less time.
+`make_lean`: a compiled problem without edges that others imply, with the same schedules in less
+time.
 
 Formulation: the ops of a unit are on one device, so that an edge inside a unit sends no message and
 only orders two ops. It is left out if another path orders them too. Of a tensor's consumers in one
@@ -20,7 +21,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph import ComputationGraph, downward_rank, grouped, kernel, rank_after
+from gnnplace.graph import (
+    ComputationGraph,
+    downward_rank,
+    group_entries,
+    kernel,
+    rank_after,
+)
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import Links, make_links
 
@@ -69,7 +76,7 @@ class Compiled(NamedTuple):
     links: Links
 
 
-def least_times(problem: Problem) -> FloatArray:
+def compute_least_times(problem: Problem) -> FloatArray:
     """Return the seconds of each op on its fastest allowed device; 0 where there is none. [n]"""
     times = problem.kind_times.min(axis=1)
     pinned = np.flatnonzero(problem.pin >= 0)
@@ -94,23 +101,25 @@ def mean_times(problem: Problem) -> FloatArray:
 def tails(problem: Problem) -> FloatArray:
     """Return the longest path of least times after each op, the op itself not counted. [n]"""
     graph = problem.graph
-    return rank_after(graph, least_times(problem), np.zeros(len(graph.successor)))
+    return rank_after(
+        graph, compute_least_times(problem), np.zeros(len(graph.successor))
+    )
 
 
-def longest_path(problem: Problem) -> float:
+def compute_longest_path(problem: Problem) -> float:
     """Return the seconds of the longest path of least times, transfers free."""
-    return float((tails(problem) + least_times(problem)).max())
+    return float((tails(problem) + compute_least_times(problem)).max())
 
 
 def compile_problem(problem: Problem) -> Compiled:
     """Bundle the arrays of ``problem``."""
     graph = problem.graph
     cluster = problem.cluster
-    cost = least_times(problem)
-    input_offset, by_consumer = grouped(graph.consumer.copy(), graph.num_ops)
+    cost = compute_least_times(problem)
+    input_offset, by_consumer = group_entries(graph.consumer.copy(), graph.num_ops)
     # Flows are in the order of the op's tensors and their consumers.
     tensor = graph.consumption_tensor
-    offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
+    offset, by_source = group_entries(graph.producer[tensor], graph.num_ops)
     return Compiled(
         times=problem.times,
         state=problem.state.astype(np.float64),
@@ -137,7 +146,7 @@ MOST_OPS = 20_000
 WORD = 64  # ops whose bits are one number
 
 
-def lean(problem: Problem, compiled: Compiled) -> Compiled:
+def make_lean(problem: Problem, compiled: Compiled) -> Compiled:
     """Return the compiled problem for list schedules alone.
 
     Args:
@@ -147,7 +156,7 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
     if problem.num_ops > MOST_OPS:
         return compiled
     graph = problem.graph
-    is_needed = needed(graph, problem.unit_of)
+    is_needed = find_needed_edges(graph, problem.unit_of)
     tensor = graph.consumption_tensor[is_needed]
     consumer = graph.consumer[is_needed]
     sent = np.bincount(tensor, minlength=graph.num_tensors)
@@ -174,7 +183,7 @@ def offsets(counts: LongArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
-def needed(graph: ComputationGraph, unit: IntArray) -> BoolArray:
+def find_needed_edges(graph: ComputationGraph, unit: IntArray) -> BoolArray:
     """Return whether each entry of ``graph.consumer`` must be kept, by the units of ops.
     [consumptions]
     """
@@ -216,8 +225,8 @@ class GraphArrays(NamedTuple):
 def _mark_needed(
     graph: GraphArrays, unit: IntArray, behind: LongArray, kept: BoolArray
 ) -> None:
-    """Write ``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as
-    bits.
+    """Write the result of `find_needed_edges`; ``behind``, zeros, becomes the ops that paths lead
+    to from each, as bits.
     """
     order, offset, successor, producer, consumer_offset, consumer = graph
     for i in range(len(order) - 1, -1, -1):

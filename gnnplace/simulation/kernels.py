@@ -48,7 +48,7 @@ from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.transfer import (
     LATENCY,
     SENDS,
-    linked,
+    has_link,
     receive_time,
     seconds_between,
     send,
@@ -356,7 +356,7 @@ def run_kernel(
                     list_targets(compiled, device, tensor, d, stamp, targets)
                 ):
                     target = targets[m]
-                    if not linked(links, d, target):
+                    if not has_link(links, d, target):
                         return NO_LINK, np.inf, transfers
                     size = compiled.size[tensor]
                     begin, served = send(

@@ -1,30 +1,33 @@
-"""List scheduling: an order of ops for given devices (Graham, 1966), with the links' queues.
+"""List scheduling: an order of ops for given devices, and its justification, a better order.
 
-A free device takes the op of highest priority among its ops whose inputs have all arrived; it never
-idles on purpose. Transfers queue first come, first served, and take time of sender and receiver, as
-in the simulator (``transfer``). Complexity: O((n + transfers) log n).
+**List scheduling** (``list_schedule``; Graham, 1966). A free device takes the op of highest
+priority among its ops whose inputs have all arrived; it never idles on purpose. Transfers queue
+first come, first served, and take time of sender and receiver, as in the simulator (``transfer``).
+Complexity: O((n + transfers) log n).
 
-``complete`` gives sequences to a placement that has none. It tries list scheduling by several
-priorities, and the fixed orders that these priorities come from. The shortest simulated step wins,
-the first among equals:
+``complete`` gives an order to a placement that has none. It simulates these orders; the shortest
+step wins, and of equal ones the first:
 
-1. upward rank with the mean costs of the cluster (Topcuoglu et al., 2002);
-2. micro-batches in turn: (micro-batch, topological position), so that a device finishes the oldest
-   micro-batch first and goes on to backward ops as they come (one forward, one backward);
-3. (phase, micro-batch, topological position): all forward ops of all micro-batches first.
+1. a list schedule by (micro-batch, topological position), so that a device finishes the oldest
+   micro-batch first and begins backward ops as they come (one forward, one backward);
+2. a list schedule by (phase, micro-batch, topological position), so that all forward ops of all
+   micro-batches come first;
+3. a list schedule by upward rank with the mean costs of the cluster (Topcuoglu et al., 2002);
+4. the order of (phase, micro-batch, topological position) itself.
 
-Justification: a better order of ops for given devices, from the schedule read backwards.
+Without micro-batches, upward rank comes first, then the topological position.
 
-Formulation (forward-backward improvement of project scheduling: Li and Willis, 1992; Valls,
-Ballestin and Quintanilla, 2005): list scheduling of the reversed graph, by the finish times of the
-present schedule, moves every op as late as its device and links allow. The time from an op's start
-there to the end becomes its priority; unlike an upward rank, which only knows paths, it includes
-the queues. List scheduling by this priority then moves every op as early as possible.
-
+**Justification** (``justify``; forward-backward improvement of project scheduling: Li and Willis,
+1992; Valls, Ballestin and Quintanilla, 2005). List scheduling of the reversed graph, by the finish
+times of the present schedule, moves every op as late as its device and links allow. The time from
+an op's start there to the end becomes its priority. Unlike an upward rank, which only knows paths,
+it includes the queues. List scheduling by this priority then moves every op as early as possible.
 With micro-batches this decides most of the order: copies of an op have equal upward ranks, but
-different distances to the end. Deviations: links queue in the reversed graph too, with one message
-for each consumer, since that graph has no multicast; there is one pass, because more change little.
-Complexity: two list schedules and two simulations.
+different distances to the end.
+
+Deviations: links queue in the reversed graph too, with one message for each consumer, since that
+graph has no multicast. There is one pass, because further ones change little. Complexity: two list
+schedules and two simulations.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ from gnnplace.simulation.kernels import StepTimes, run_kernel, step_times_kernel
 from gnnplace.simulation.transfer import (
     LATENCY,
     SENDS,
-    linked,
+    has_link,
     mean_seconds,
     receive_time,
     reverse_links,
@@ -65,10 +68,16 @@ from gnnplace.simulation.transfer import (
 
 @inner(_nrt=False)
 def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
-    """Return the seconds that messages for ``op`` take of device ``d``; only their first consumer
-    pays.
+    """Return the seconds that the messages with an op's inputs take of its device.
 
-    ``unpaid``: seconds of every tensor's message to each device, 0 if paid; changed. [T, D]
+    Only the first op that reads a message pays for it.
+
+    Args:
+        compiled: The compiled problem.
+        unpaid: Seconds that the message of each tensor takes of each device, 0 once paid; changed.
+            [T, D]
+        op: The op.
+        d: Its device.
     """
     seconds = 0.0
     for k in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
@@ -79,7 +88,15 @@ def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
 
 @inner(_nrt=False)
 def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) -> int:
-    """Put device ``d`` among those at which something happens now; return how many there are."""
+    """Add a device to those at which something happens now, and return how many there are.
+
+    Args:
+        stirred: Devices at which something happens now, ascending; changed. [D]
+        count: The number of these devices.
+        last: When each device was added last; changed. [D]
+        d: The device.
+        now: The present time, in seconds.
+    """
     if last[d] == now:
         return count
     last[d] = now
@@ -99,37 +116,46 @@ def time_list_schedule(
     finish: FloatArray,
     limit: float,
 ) -> IntArray:
-    """Return what ``list_schedule`` does, and when each op finishes as far as it knows: ``finish``,
-    out. [n]
+    """Schedule ops and return their order, as ``list_schedule`` does, with their finish times. [n]
 
-    A schedule that must take more than ``limit`` seconds, since one of its devices could not do
-    what it has left by then, is given up: ``finish[0]`` is inf, and the order is cut off.
+    A schedule is given up when a device can no longer finish its ops within ``limit`` seconds. Then
+    ``finish[0]`` is inf, and the order is not complete.
+
+    Args:
+        compiled: The compiled problem.
+        device: Device of each op. [n]
+        priority: Priority of each op; the highest one runs first. [n]
+        finish: Output: seconds at which each op finishes. [n]
+        limit: Seconds.
     """
     n, num_devices = compiled.times.shape
     links = compiled.links
-    # Of ops: inputs that are not made yet, and seconds when the latest of the others is there. Of
-    # devices: seconds until which they are busy, and the op that runs, -1 for none.
+    # Of ops: the number of inputs that are not computed yet, and when the latest of the others
+    # arrives, in seconds. Of devices: when they are free, and the op that runs, -1 for none.
     missing = compiled.num_inputs.copy()
     free = zero_floats(num_devices)
     running = full_ints(num_devices, -1)
     channel_free = zero_floats(links.num_channels)
     ready_at = zero_floats(n)
-    # What happens next: an op's inputs arrive, or, as n + D - 1 - d, device d may be free.
+    # A heap of events by time: the last input of an op arrives (the op's number), or device d may
+    # be free (n + D - 1 - d).
     coming = empty_floats(n + num_devices)
     event = empty_ints(n + num_devices)
     num_coming = np.int64(0)
-    zero = np.int64(0)  # A 0 is a type of its own to the compiler.
-    # Ready ops of each device: a heap in a part of the arrays that has room for all its ops.
-    ready, ready_op = empty_floats(n), empty_ints(n)  # on each device, by priority
+    zero = np.int64(0)  # a literal 0 would be another type to the compiler
+    # Ready ops of each device: a heap by priority, in a part of the arrays that has room for all of
+    # the device's ops.
+    ready = empty_floats(n)
+    ready_op = empty_ints(n)
     num_ready = zero_longs(num_devices)
     low = zero_longs(num_devices + 1)
-    unbegun = zero_floats(num_devices)  # seconds of ops that a device has not begun
+    unbegun = zero_floats(num_devices)  # seconds of ops that each device has not begun
     for op in range(n):
         low[Index(device[op]) + ONE] += 1
         unbegun[Index(device[op])] += compiled.times[op, Index(device[op])]
     for d in range(num_devices):
         low[d + 1] += low[d]
-    # Devices at which something happened, ascending, and when it last did.
+    # Devices at which something happens now, ascending, and when something last did.
     stirred = empty_ints(num_devices)
     last_stirred = full_floats(num_devices, -1.0)
     num_stirred = 0
@@ -142,13 +168,14 @@ def time_list_schedule(
             num_stirred = stir(stirred, num_stirred, last_stirred, d, 0.0)
     order = empty_ints(n)
     count = 0
+    # The tensor that each device was sent last (none at first), and when it arrives there.
     stamp = full_indices(num_devices, len(compiled.size))
     arrivals = zero_floats(num_devices)
-    # Seconds that a message takes of its receiver, until an op there consumes it.
+    # Seconds that the message of a tensor takes of its receiver, until an op there reads it.
     unpaid = zero_table(len(compiled.size) if links.receives_cost else 0, num_devices)
     time = 0.0
     while time < np.inf:
-        # 1. All that happens now: inputs of an op have come, or a device is free.
+        # 1. All events of this instant: the inputs of an op are there, or a device is free.
         while num_coming > 0 and coming[0] <= time:
             happened = heap_pop(coming, event, zero, num_coming)
             num_coming -= 1
@@ -170,7 +197,7 @@ def time_list_schedule(
             num_stirred = stir(stirred, num_stirred, last_stirred, d, time)
             if running[d] < 0:
                 continue
-            # 2. What ran there has finished: its tensors are sent, each once to a device.
+            # 2. The op that ran there has finished: send its tensors, each once to a device.
             op = Index(running[d])
             source = d
             running[d] = -1
@@ -190,7 +217,7 @@ def time_list_schedule(
                     elif stamp[target] != tensor:
                         stamp[target] = tensor
                         arrivals[target] = time
-                        if linked(links, source, target):
+                        if has_link(links, source, target):
                             size = compiled.size[tensor]
                             end = send(
                                 links, channel_free, free, source, target, size, time
@@ -206,7 +233,7 @@ def time_list_schedule(
                     ready_at[consumer] = max(ready_at[consumer], arrivals[target])
                     if missing[consumer] > 0:
                         continue
-                    # The last input of that op: it is ready now, or when the message arrives.
+                    # That was its last input: the op is ready now, or when the message arrives.
                     ready_consumer = np.int64(compiled.consumer[k])
                     if ready_at[consumer] > time:
                         heap_push(
@@ -232,13 +259,13 @@ def time_list_schedule(
                         num_stirred = stir(
                             stirred, num_stirred, last_stirred, target, time
                         )
-            # A device that has to send is free later.
+            # Sending takes time of the device, which is then free later.
             free[d] += overhead
             if free[d] > time:
                 free_event = np.int64(n + num_devices - 1) - np.int64(d)
                 heap_push(coming, event, zero, num_coming, free[d], free_event)
                 num_coming += 1
-        # 3. Free devices at which something happened take their ready op of highest priority.
+        # 3. Free devices at which something happened run their ready op of highest priority.
         for i in range(num_stirred):
             d = Index(stirred[i])
             last_stirred[d] = -1.0
@@ -253,6 +280,7 @@ def time_list_schedule(
                     begin += receive(compiled, unpaid, op, d)
                 free[d] = begin + compiled.times[Index(op), d]
                 finish[Index(op)] = free[d]
+                # The device has to run all its ops that have not begun.
                 if begin + unbegun[d] > limit:
                     finish[0] = np.inf
                     return order
@@ -269,7 +297,7 @@ def time_list_schedule(
 def list_schedule_in_kernel(
     compiled: Compiled, device: IntArray, priority: FloatArray
 ) -> IntArray:
-    """Return what ``list_schedule`` does, for kernels. [n]"""
+    """Schedule ops and return their order: ``list_schedule`` for kernels. [n]"""
     return time_list_schedule(
         compiled, device, priority, empty_floats(len(device)), np.inf
     )
@@ -278,12 +306,17 @@ def list_schedule_in_kernel(
 def list_schedule(
     compiled: Compiled, device: IntArray, priority: FloatArray
 ) -> IntArray:
-    """Return the order in which ops start when free devices take the ready op of highest priority.
+    """Schedule ops and return the order in which they start. [n]
 
-    Pairs without a link are taken as instant, so that an order always comes out; the simulator
-    says that the placement is infeasible. It is no kernel of its own: one more that takes a
-    problem's arrays is a third of a second of compilation. [n]
+    Transfers between devices without a link take no time, so that there always is an order; the
+    simulator says that such a placement is infeasible.
+
+    Args:
+        compiled: The compiled problem.
+        device: Device of each op. [n]
+        priority: Priority of each op; the highest one runs first. [n]
     """
+    # No kernel: each kernel that takes a problem's arrays is a third of a second of compilation.
     order: IntArray = time_list_schedule(
         compiled, device, priority, np.empty(len(device)), np.inf
     )
@@ -291,68 +324,71 @@ def list_schedule(
 
 
 def turn_order(problem: Problem) -> IntArray:
-    """Return the ops by (phase, micro-batch, topological position): a topological order. [n]"""
+    """Return the ops by (phase, micro-batch, topological position). [n]
+
+    If that is no topological order, the topological order is returned.
+    """
     turn = problem.phase.astype(np.int32) * problem.microbatches + problem.microbatch
-    listed = problem.graph.topological_order
-    order = listed[np.argsort(turn[listed], kind="stable")]
+    topological = problem.graph.topological_order
+    order = topological[np.argsort(turn[topological], kind="stable")]
     position = np.empty(problem.num_ops, dtype=np.int64)
     position[order] = np.arange(problem.num_ops)
     source, target, _ = problem.graph.edges
     if (position[source] < position[target]).all():
         return order
-    return listed
+    return topological
 
 
-def priorities(problem: Problem) -> list[FloatArray]:
-    """Return the priorities that ``complete`` tries, highest first to run. Each [n]."""
+def list_priorities(problem: Problem) -> list[FloatArray]:
+    """Return the priorities that ``complete`` tries; the highest one runs first. Each [n]"""
     n = problem.num_ops
     position = problem.graph.position.astype(np.float64)
     rank = mean_upward_rank(problem)
     if problem.microbatches == 1:
         return [rank, -position]
-    turn = np.empty(n)
-    turn[turn_order(problem)] = -np.arange(n, dtype=np.float64)
-    return [-(problem.microbatch * float(n) + position), turn, rank]
+    by_microbatch = -(problem.microbatch * float(n) + position)
+    by_turn = np.empty(n)
+    by_turn[turn_order(problem)] = -np.arange(n, dtype=np.float64)
+    return [by_microbatch, by_turn, rank]
 
 
 def mean_upward_rank(problem: Problem) -> FloatArray:
-    """Return the upward rank with mean op times and mean transfer times over the cluster, in
-    seconds. [n]
-    """
-    size = problem.graph.edges[2]
-    return upward_rank(
-        problem.graph, mean_times(problem), mean_transfer_times(problem, size)
-    )
+    """Return the upward rank of each op in seconds, with mean costs over the cluster. [n]"""
+    _, _, edge_bytes = problem.graph.edges
+    edge_cost = mean_transfer_times(problem, edge_bytes)
+    return upward_rank(problem.graph, mean_times(problem), edge_cost)
 
 
 def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
-    """Return the seconds that ``size`` bytes take over the cluster's mean link:
-    ``transfer.mean_seconds``.
-    """
+    """Return the seconds of messages over the cluster's mean link (``transfer.mean_seconds``)."""
     return mean_seconds(problem.cluster, size)
 
 
 def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray:
-    """Return the best order found for given devices, as the module's text says. [n]
+    """Return the best of several orders for given devices, as the module's text says. [n]
 
-    Where an op cannot run on its device, there are no times to schedule by: micro-batches in turn.
+    If an op cannot run on its device, there are no times to schedule by, and ``turn_order`` is
+    returned.
     """
     device = np.ascontiguousarray(device, dtype=np.int32)
     if not np.isfinite(compiled.times[np.arange(len(device)), device]).all():
         return turn_order(problem)
     orders = [
-        list_schedule(compiled, device, priority) for priority in priorities(problem)
+        list_schedule(compiled, device, priority)
+        for priority in list_priorities(problem)
     ]
-    orders += [turn_order(problem)]
-    batch = np.stack(orders)
-    times = step_times_kernel(compiled, np.tile(device, (len(batch), 1)), batch)
-    return batch[int(np.argmin(times))]
+    orders.append(turn_order(problem))
+    order_rows = np.stack(orders)
+    device_rows = np.tile(device, (len(orders), 1))
+    step_times = step_times_kernel(compiled, device_rows, order_rows)
+    return order_rows[int(np.argmin(step_times))]
 
 
 def reverse_problem(compiled: Compiled) -> Compiled:
-    """Return the same ops and devices with every edge and link turned round; a tensor an edge."""
+    """Return the compiled problem with all edges and links reversed, and a tensor for each edge."""
+    # An edge is a consumption: reversed, the consumer produces a tensor for the producer.
     n = len(compiled.state)
-    edges = len(compiled.consumer)
+    num_edges = len(compiled.consumer)
     tensor = np.repeat(np.arange(len(compiled.size)), np.diff(compiled.consumer_offset))
     producer = np.empty(len(compiled.size), np.int32)
     producer[compiled.op_tensor] = np.repeat(
@@ -372,7 +408,7 @@ def reverse_problem(compiled: Compiled) -> Compiled:
         head=compiled.tail,
         tail=compiled.head,
         size=compiled.size[tensor],
-        consumer_offset=np.arange(edges + 1, dtype=np.int32),
+        consumer_offset=np.arange(num_edges + 1, dtype=np.int32),
         consumer=source,
         input_offset=offsets(inputs),
         input_tensor=np.argsort(source, kind="stable").astype(np.int32),
@@ -383,17 +419,16 @@ def reverse_problem(compiled: Compiled) -> Compiled:
 def find_times(
     compiled: Compiled, device: IntArray, order: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Start and finish of each op in seconds. [n], [n]"""
+    """Simulate an order and return when each op starts and finishes, in seconds. [n], [n]"""
     n = len(device)
     start = np.zeros(n)
     finish = np.zeros(n)
-    nothing = np.empty((0, 3), np.int32)
-    nowhere = np.empty((0, 3))
+    # Without rows for transfers, none is recorded.
     record = StepTimes(
         start=start,
         finish=finish,
-        transfer=nothing,
-        service=nowhere,
+        transfer=np.empty((0, 3), np.int32),
+        service=np.empty((0, 3)),
     )
     run_kernel(compiled, device, order, np.inf, np.zeros(n), record)
     return start, finish
@@ -401,32 +436,32 @@ def find_times(
 
 def finish_times(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
     """Return the seconds at which each op finishes. [n]"""
-    return find_times(compiled, device, order)[1]
+    _, finish = find_times(compiled, device, order)
+    return finish
 
 
-def distances(
+def compute_distances(
     compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
 ) -> FloatArray:
-    """Return the seconds from each op's start to the end where all ops are as late as can be. [n]
+    """Return the seconds from each op's start to the end, if all ops are as late as possible. [n]
 
     Args:
-        compiled: the compiled problem, as it is and not reversed.
-        reversed_compiled: ``reverse_problem(c)``.
-        device: device of each op. [n]
-        order: all ops as the schedule to improve has them. [n]
+        compiled: The compiled problem.
+        reversed_compiled: The result of ``reverse_problem(compiled)``.
+        device: Device of each op. [n]
+        order: All ops in the order of the schedule that is to be improved. [n]
     """
-    backwards = list_schedule(
-        reversed_compiled, device, finish_times(compiled, device, order)
-    )
+    finish = finish_times(compiled, device, order)
+    backwards = list_schedule(reversed_compiled, device, finish)
     return finish_times(reversed_compiled, device, backwards)
 
 
 def justify(
     compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
 ) -> IntArray:
-    """Return another order for the same devices, mostly a better one; arguments as ``distances``.
-    [n]
+    """Return another order for the same devices, mostly a better one. [n]
+
+    Arguments are those of ``distances``.
     """
-    return list_schedule(
-        compiled, device, distances(compiled, reversed_compiled, device, order)
-    )
+    distance = compute_distances(compiled, reversed_compiled, device, order)
+    return list_schedule(compiled, device, distance)

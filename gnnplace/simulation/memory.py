@@ -196,7 +196,7 @@ def device_state(compiled: Compiled, device: IntArray) -> FloatArray:
 
 
 @kernel
-def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
+def compute_total_memory(compiled: Compiled, device: IntArray) -> FloatArray:
     """Return the bytes of each device if every tensor it ever holds were alive at once. [D]."""
     upper_bound = device_state(compiled, device)
     stamp = full_indices(len(compiled.memory), len(compiled.size))
@@ -253,7 +253,7 @@ def excess_kernel(
     limit = cutoff * (1.0 + ROUNDING)
     if exceeds(compiled, device, order, limit, remaining):
         return np.inf, 0.0
-    doubtful, any_above = above(most_memory(compiled, device), compiled.memory)
+    doubtful, any_above = above(compute_total_memory(compiled, device), compiled.memory)
     if any_above:
         rows = len(compiled.consumer) + 1
     else:
@@ -284,7 +284,7 @@ def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatA
     """
     n = len(device)
     rows = len(compiled.consumer) + 1
-    upper_bound = most_memory(compiled, device)
+    upper_bound = compute_total_memory(compiled, device)
     doubtful = upper_bound > compiled.memory
     if not doubtful.any():
         return np.asarray(upper_bound)

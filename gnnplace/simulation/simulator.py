@@ -18,7 +18,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import DeadlockError
 from gnnplace.graph import describe_cycle, first_ready_first
-from gnnplace.problem import Placement, Problem, faults, sequence_from_order
+from gnnplace.problem import Placement, Problem, list_faults, sequence_from_order
 from gnnplace.simulation.compiled import Compiled, compile_problem
 from gnnplace.simulation.kernels import (
     ROUNDING,
@@ -29,11 +29,11 @@ from gnnplace.simulation.kernels import (
 )
 from gnnplace.simulation.list_scheduling import complete
 from gnnplace.simulation.memory import (
+    compute_total_memory,
     device_state,
     excess_kernel,
     find_sorted_peak,
     lifetimes,
-    most_memory,
     peak_kernel,
 )
 from gnnplace.simulation.step_count import count_steps
@@ -103,7 +103,7 @@ class SimulatedTimeline:
     def excess(self) -> float:
         """Return the bytes above the limits, summed over devices (``excess_kernel``)."""
         memory = self.compiled.memory
-        doubtful = most_memory(self.compiled, self.device) > memory
+        doubtful = compute_total_memory(self.compiled, self.device) > memory
         if not doubtful.any():
             return 0.0
         peak = device_state(self.compiled, self.device)
@@ -291,7 +291,7 @@ class Simulator:
         c = self.compiled
         device = _int32(device)
         order = _int32(order)
-        reasons = faults(problem, device)
+        reasons = list_faults(problem, device)
         run = self.timelines.get(device, order) or SimulatedTimeline.of(
             c, device, order
         )

@@ -130,7 +130,7 @@ def without_gaps(links: Links) -> Links:
 
 
 @inner(_nrt=False)
-def linked(links: Links, source: int, target: int) -> bool:
+def has_link(links: Links, source: int, target: int) -> bool:
     """Return whether there is a link."""
     return links.channel[source, target, 0] >= 0
 
@@ -152,7 +152,9 @@ def service_time(links: Links, source: int, target: int, size: float) -> float:
 
 
 @inner(_nrt=False)
-def arrival(links: Links, source: int, target: int, size: float, begin: float) -> float:
+def compute_arrival(
+    links: Links, source: int, target: int, size: float, begin: float
+) -> float:
     """Return the seconds at which a message is there whose service begins at ``begin``;
     multiplied.
     """
@@ -209,7 +211,7 @@ def find_free_time(
 
 
 @inner(_nrt=False)
-def hold(
+def hold_channels(
     links: Links, channel_free: FloatArray, source: int, target: int, until: float
 ) -> None:
     """Hold all channels of a link until then. ``channel_free``: changed, [C]"""
@@ -221,7 +223,7 @@ def hold(
 
 
 @inner(_nrt=False)
-def restore(
+def restore_links(
     links: Links, tried: FloatArray, channel_free: FloatArray, source: int, target: int
 ) -> None:
     """Take back what was tried on the channels of a link. ``tried``: changed, [C]"""
@@ -258,7 +260,7 @@ def send(
     if links.costs[source, target, BUSY] > 0.0:
         begin = max(begin, free[source])
     end = begin + service_time(links, source, target, size)
-    hold(links, channel_free, source, target, end)
+    hold_channels(links, channel_free, source, target, end)
     if links.costs[source, target, BUSY] > 0.0:
         free[source] = end
     return begin, end
@@ -321,7 +323,7 @@ def fetch(
     channel_free, free, sent = queues
     begin = fetch_begin(links, channel_free, sent, producer, source, target, finish)
     end = begin + size * links.costs[source, target, PER_BYTE]
-    hold(links, channel_free, source, target, end)
+    hold_channels(links, channel_free, source, target, end)
     if links.sends_cost:
         if links.costs[source, target, BUSY] > 0.0:
             last = free[source] <= max(finish, sent[producer])
@@ -332,7 +334,7 @@ def fetch(
 
 
 @inner(_nrt=False)
-def pay(
+def pay_overheads(
     links: Links,
     free: FloatArray,
     told: BoolArray,
@@ -362,7 +364,7 @@ def pay(
         if (
             sender == target
             or told[tensor, target]
-            or not linked(links, sender, target)
+            or not has_link(links, sender, target)
         ):
             continue
         told[tensor, target] = True
@@ -411,7 +413,7 @@ def sender_seconds(link: Link, size: float) -> float:
     )
 
 
-def parts(
+def split_message_seconds(
     cluster: Cluster, source: int, target: int, size: float, messages: int
 ) -> tuple[float, float, float, float]:
     """Return the seconds of service, of latency, of the sender and of the receiver for ``messages``
@@ -427,7 +429,7 @@ def parts(
     )
 
 
-def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
+def list_durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
     """Return all seconds that ``parts`` may be made of, for messages of these bytes."""
     rate = np.unique(cluster.bandwidth[cluster.linked])
     fixed = [
@@ -438,25 +440,35 @@ def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
     return [*fixed, sizes[:, None] / rate]
 
 
-def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the least seconds of each message over any link, and least seconds that it holds one.
+def compute_least_seconds(
+    cluster: Cluster, sizes: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the least seconds of each message over any link, and those that it occupies a link.
 
-    The first from the end of its producer until it may be consumed; inf where there is no link.
+    The first are from the end of its producer until it may be consumed; inf if there is no link.
+
+    Args:
+        cluster: The devices and links.
+        sizes: Bytes of each message. [messages]
     """
     if not cluster.linked.any():
         return np.full(len(sizes), np.inf), np.zeros(len(sizes))
-    per_byte = 1.0 / cluster.bandwidth[cluster.linked]
+    seconds_per_byte = 1.0 / cluster.bandwidth[cluster.linked]
     delay = (cluster.latency + cluster.receive_overhead)[cluster.linked]
 
-    # Of kinds of links by delay, only those count that have more bandwidth than all before them.
-    kinds = np.unique(np.stack([delay, per_byte], axis=1), axis=0)
+    # Kinds of links by ascending delay. Only those that have more bandwidth than all before them
+    # can be the fastest for a message.
+    kinds = np.unique(np.stack([delay, seconds_per_byte], axis=1), axis=0)
     pace = kinds[:, 1]
-    fastest_before = np.concatenate(([np.inf], np.minimum.accumulate(pace)[:-1]))
-    seconds = [fixed + sizes * rate for fixed, rate in kinds[pace < fastest_before]]
-    return np.asarray(np.min(seconds, axis=0)), sizes * per_byte.min()
+    fastest_so_far = np.minimum.accumulate(pace)
+    fastest_before = np.concatenate(([np.inf], fastest_so_far[:-1]))
+    candidates = kinds[pace < fastest_before]
+    seconds = [kind_delay + sizes * kind_pace for kind_delay, kind_pace in candidates]
+    least_delay = np.asarray(np.min(seconds, axis=0))
+    return least_delay, sizes * seconds_per_byte.min()
 
 
-def most_seconds(cluster: Cluster, sizes: FloatArray) -> float:
+def compute_most_seconds(cluster: Cluster, sizes: FloatArray) -> float:
     """Return the seconds that messages of these bytes take one by one over the dearest link; 0
     without any.
     """

@@ -32,7 +32,12 @@ import torch
 from torch.nn.parameter import Buffer
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.geometric_names import BATCH_TABLES, NUM_GRAPHS, kind_of, read_entries
+from gnnplace.geometric_names import (
+    BATCH_TABLES,
+    NUM_GRAPHS,
+    get_store_kind,
+    read_entries,
+)
 from gnnplace.torch_names import FakeTensor, disabled_torch_function_impl, pytree
 
 if TYPE_CHECKING:
@@ -529,7 +534,7 @@ class _ObjectAdapter:
         """Return attributes and items by name, in the order of the class."""
         fields: dict[Any, Any] = {}
         table = getattr(value, "__dict__", {})
-        for name in () if table is value else _ordered(type(value), table):
+        for name in () if table is value else _order_names(type(value), table):
             fields[name] = table[name]
         for name in _slots(type(value)):
             try:
@@ -641,7 +646,7 @@ class _GraphAdapter:
         """Return the entries of every store; features of nodes first, since they have the batch."""
         fields: dict[Any, Any] = {}
         for store in _stores(value):
-            key = kind_of(store)
+            key = get_store_kind(store)
             mapping = read_entries(store)
             for name in sorted(mapping, key=lambda n: (n != "x", n != "edge_index", n)):
                 fields[(key, name)] = mapping[name]
@@ -663,7 +668,7 @@ class _GraphAdapter:
     def rebuild(self, template: object, fields: Mapping[Any, Any]) -> object:
         """Return a copy of the template with entries."""
         value = copy.copy(template)
-        stores = {kind_of(store): store for store in _stores(value)}
+        stores = {get_store_kind(store): store for store in _stores(value)}
         for (key, name), field in fields.items():
             if name == NUM_GRAPHS:
                 stores[key].__dict__[name] = field
@@ -713,13 +718,13 @@ def _stores(data: BaseData) -> list[Any]:
     """Return the stores of a graph: its own, then nodes' and edges' by kind."""
 
     def order(store: object) -> tuple[bool, str]:
-        key = kind_of(store)
+        key = get_store_kind(store)
         return isinstance(key, tuple), str(key or "")
 
     return sorted(data.stores, key=order)
 
 
-def _ordered(kind: type, table: Mapping[str, Any]) -> list[str]:
+def _order_names(kind: type, table: Mapping[str, Any]) -> list[str]:
     """Return names of attributes in the order of annotations; cached properties are left out."""
     annotated = dict.fromkeys(
         n for base in reversed(kind.__mro__) for n in _annotations(base)

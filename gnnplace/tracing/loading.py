@@ -77,7 +77,7 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
         return _call_seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
     if not colon or prefix == ZOO:
         name = name if colon else path
-        if name not in zoo.names() and not colon:
+        if name not in zoo.list_workload_names() and not colon:
             if find_model(name) is None:
                 raise InputError(_unknown(path, spec))
             batch = _share(options.pop("batch", TRANSFORMERS_BATCH), share, spec)
@@ -91,12 +91,13 @@ def _unknown(path: str, spec: str) -> str:
     """Return the error for a name without a colon that the zoo does not have."""
     if path.endswith(SUFFIX):
         return f"model {spec!r}: name the function that builds the model too, as in {path}:build"
-    near = suggestion(path, zoo.names())
+    near = suggestion(path, zoo.list_workload_names())
     nearest = nearest_names(path)
     if not near and nearest:
         near = f"; the nearest names of the catalogue are {', '.join(nearest)}"
     return (
-        f"model {spec!r}: use a name of the catalogue, a zoo name ({', '.join(zoo.names())}), "
+        f"model {spec!r}: use a name of the catalogue, "
+        f"a zoo name ({', '.join(zoo.list_workload_names())}), "
         f"hf:CONFIG, module:callable or path/to/file.py:callable{near}"
     )
 
@@ -126,7 +127,7 @@ def _from_callable(
     workload = _workload(result, spec)
     if sized or share == 1:
         return workload
-    return cut(workload, share)
+    return cut_workload(workload, share)
 
 
 def is_sized(spec: str) -> bool:
@@ -188,7 +189,7 @@ def _workload(result: object, spec: str) -> Workload:
     )
 
 
-def cut(workload: Workload, share: int) -> Workload:
+def cut_workload(workload: Workload, share: int) -> Workload:
     """Return the workload with the first of `share` equal parts of its batch; see `make_shares`.
 
     Raises:
@@ -225,15 +226,15 @@ def make_shares(workload: Workload, count: int) -> list[Any]:
     ]
 
 
-def in_double(workload: Workload) -> Workload:
+def with_double_precision(workload: Workload) -> Workload:
     """Return a copy of a workload in double precision."""
-    inputs = pytree.tree_map(doubled, workload.inputs)
+    inputs = pytree.tree_map(convert_to_double, workload.inputs)
     model = copy.deepcopy(workload.model).double()
     loop_over_experts(model)
     return Workload(workload.name, model, inputs, workload.loss)
 
 
-def doubled(value: object) -> object:
+def convert_to_double(value: object) -> object:
     """Return a real tensor in double precision, and any other value as it is."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.double()
@@ -285,12 +286,12 @@ def _fake_mode(fake: bool | FakeTensorMode) -> Iterator[None]:
     linspace = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
     short_constants = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
     mode = make_fake_mode() if fake is True else fake
-    module_apply = mock.patch.object(nn.Module, "_apply", applied)
+    module_apply = mock.patch.object(nn.Module, "_apply", apply_to_tensors)
     with mode, truncated_normal, linspace, short_constants, module_apply:
         yield
 
 
-def applied(
+def apply_to_tensors(
     module: nn.Module, change: Callable[[Any], Any], recurse: bool = True
 ) -> nn.Module:
     """Apply a change to every parameter and buffer of a module, as `Module._apply` does.

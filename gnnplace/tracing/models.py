@@ -17,15 +17,15 @@ from torch import nn
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
 from gnnplace.torch_names import FakeTensor, NormBase, pytree
-from gnnplace.tracing.aten import Builder, give, notices, quiet, trace
-from gnnplace.tracing.batch import MEND, Cutter, UncutBatch, batch_axes, finished
+from gnnplace.tracing.aten import Builder, give, notices, silence_warnings, trace
+from gnnplace.tracing.batch import MEND, Cutter, UncutBatch, batch_axes, finish_share
 from gnnplace.tracing.fakes import make_fake_mode
 from gnnplace.tracing.guards import as_eager, batch_statistics
 from gnnplace.tracing.inputs import as_inputs, leaves_by_path
-from gnnplace.tracing.loading import applied, cut, is_sized, load
+from gnnplace.tracing.loading import apply_to_tensors, cut_workload, is_sized, load
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import CutBatch, Optimizer, Program
-from gnnplace.tracing.program import optimizer as find_optimizer
+from gnnplace.tracing.program import make_optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs, StepModule, initialise_lazy
 from gnnplace.zoo import Workload
 
@@ -69,7 +69,7 @@ def capture(
         OtherLossError: a share whose loss is another one than that of the whole batch.
     """
     method = find_optimizer(optimizer)
-    model, inputs = _converted(model, as_inputs(inputs, model), dtype)
+    model, inputs = _convert(model, as_inputs(inputs, model), dtype)
     step = StepModule(model, loss, inputs, forward_only=forward_only)
     name = name or type(model).__name__
     if whole is None:
@@ -91,7 +91,7 @@ def capture(
         batch = cutter.batch
     classes = model.named_modules(remove_duplicate=False)
     return replace(
-        finished(program, batch),
+        finish_share(program, batch),
         notices=notice_lines,
         modules={path: type(module).__name__ for path, module in classes},
         state=_first_names(model),
@@ -112,14 +112,12 @@ def _first_names(model: nn.Module) -> dict[str, str]:
 def _cutter(whole: UncutBatch, share: StepModule, dtype: str, name: str) -> Cutter:
     """Return what proves that a share may stand for its part of the whole batch."""
     workload = whole.workload
-    model, inputs = _converted(workload.model, workload.inputs, dtype)
+    model, inputs = _convert(workload.model, workload.inputs, dtype)
     step = StepModule(model, workload.loss, inputs, forward_only=share.forward_only)
     return Cutter(step, share, whole.count, accept=whole.accept, name=name)
 
 
-def _converted(
-    model: nn.Module, inputs: Inputs, dtype: str
-) -> tuple[nn.Module, Inputs]:
+def _convert(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module, Inputs]:
     """Return the model and its inputs in a type of `DTYPES`; copies, unless it is float32.
 
     Raises:
@@ -142,7 +140,7 @@ def _converted(
             id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())
         }
         copied = copy.deepcopy(model, tensors_by_id)
-        return applied(copied, convert), pytree.tree_map(convert, inputs)
+        return apply_to_tensors(copied, convert), pytree.tree_map(convert, inputs)
     copied = copy.deepcopy(model)
     for parameter, copied_parameter in zip(
         model.parameters(), copied.parameters(), strict=True
@@ -231,7 +229,7 @@ def capture_workload(
     """
     workload = whole
     if count > 1:
-        workload = share_of(share or cut(whole, count), whole, count)
+        workload = bind_share(share or cut_workload(whole, count), whole, count)
         if not accept_other_loss:
             _check_buffers(whole, count)
     try:
@@ -262,7 +260,7 @@ def _check_buffers(whole: Workload, count: int) -> None:
     if all(id(buffer) in norm_buffers for buffer in whole.model.buffers()):
         return
     try:
-        with quiet(), as_eager(), torch.random.fork_rng(devices=[]):
+        with silence_warnings(), as_eager(), torch.random.fork_rng(devices=[]):
             step = StepModule(whole.model, whole.loss, whole.inputs)
             statistics = batch_statistics(step)
     except Exception:
@@ -304,7 +302,7 @@ def say_batch(program: Program, progress: Callable[[str], None] | None) -> None:
         progress(f"{batch.count} micro-batches: {'; '.join(remarks)}")
 
 
-def share_of(share: Workload, whole: Workload, count: int) -> Workload:
+def bind_share(share: Workload, whole: Workload, count: int) -> Workload:
     """Return a share that was built by itself, with the state and the first inputs of the whole.
 
     A builder may draw the batch before the parameters; its parameters would be others then.
@@ -361,11 +359,11 @@ def make_workload(
     leaves = [*module.parameters(), *module.buffers(), *pytree.tree_leaves(batch)]
     if not any(map(operator.attrgetter("is_meta"), filter(torch.is_tensor, leaves))):
         return workload
-    module, batch = on_fakes(module, batch)
+    module, batch = copy_as_fakes(module, batch)
     return replace(workload, model=module, inputs=batch)
 
 
-def on_fakes(model: nn.Module, inputs: object) -> tuple[nn.Module, Any]:
+def copy_as_fakes(model: nn.Module, inputs: object) -> tuple[nn.Module, Any]:
     """Return a copy of a model on the meta device, and inputs, as fake tensors of the CPU.
 
     Meta tensors do not mix with others and have no device of a cluster; fake ones do, and are

@@ -25,7 +25,7 @@ SCALES = (1.0 / 1024, 1024.0**2)
 """Factors of a loss whose gradients are not those of its forward pass alone."""
 
 
-def coarsest(types: Iterable[torch.dtype]) -> float:
+def find_coarsest_tolerance(types: Iterable[torch.dtype]) -> float:
     """Return the tolerance of the shortest type that a step computes in, as within autocast.
 
     Args:

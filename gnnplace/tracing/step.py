@@ -42,7 +42,7 @@ class StepModule(nn.Module):
 
     The loss is called as `loss(output)`; if it requires more arguments, with the last inputs
     too (targets). The model gets all inputs but those targets, or all where its forward asks
-    for them (`arguments`). Tensors among the inputs are flattened; all else is constant.
+    for them (`describe_arguments`). Tensors among the inputs are flattened; all else is constant.
 
     Args:
         model: Becomes the submodule `model`.
@@ -71,7 +71,9 @@ class StepModule(nn.Module):
         batch = as_inputs(inputs, model)
         self.args: Positional = () if isinstance(batch, dict) else batch
         self.kwargs: Keywords = batch if isinstance(batch, dict) else {}
-        arguments(model, loss, self.args, self.kwargs)  # refuses what cannot be called
+        describe_arguments(
+            model, loss, self.args, self.kwargs
+        )  # refuses what cannot be called
         self._leaves, self._spec = pytree.tree_flatten((self.args, self.kwargs))
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
@@ -92,7 +94,7 @@ class StepModule(nn.Module):
         leaves = [
             next(remaining) if isinstance(x, torch.Tensor) else x for x in self._leaves
         ]
-        call = arguments(
+        call = describe_arguments(
             self.model, self.loss, *pytree.tree_unflatten(leaves, self._spec)
         )
         output = self.model(*call.args, **call.kwargs)
@@ -120,9 +122,9 @@ def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
         return
     batch = as_inputs(inputs, model)
     if isinstance(batch, dict):
-        call = arguments(model, loss, (), batch)
+        call = describe_arguments(model, loss, (), batch)
     else:
-        call = arguments(model, loss, batch, {})
+        call = describe_arguments(model, loss, batch, {})
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -243,7 +245,7 @@ class Arguments(NamedTuple):
     targets: Positional
 
 
-def arguments(
+def describe_arguments(
     model: nn.Module, loss: Loss, args: Positional, kwargs: Keywords
 ) -> Arguments:
     """Return how a model and a loss are called with inputs.
@@ -268,7 +270,7 @@ def arguments(
         candidates = []
     targets = args[len(args) - extra :]
     for inputs, last_inputs in (*candidates, (args, targets)):
-        call = _taken(model, inputs, kwargs)
+        call = _find_input_form(model, inputs, kwargs)
         if call is not None:
             return Arguments(*call, last_inputs)
     batch: Any = kwargs if not args else args[0]
@@ -279,7 +281,7 @@ def arguments(
     raise InputError(_refusal(model, args, kwargs))
 
 
-def _taken(
+def _find_input_form(
     model: nn.Module, args: Positional, kwargs: Keywords
 ) -> tuple[Positional, Keywords] | None:
     """Return how `forward` takes inputs: as they are, or with a lone container spread; or None."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.train.data.captured import (
         draw_captured_problem as draw_captured_problem,
     )
-    from gnnplace.train.data.captured import listed as listed
     from gnnplace.train.data.captured import open_shipped_store as open_shipped_store
+    from gnnplace.train.data.captured import read_model_list as read_model_list
     from gnnplace.train.data.captured_graph import CapturedGraph as CapturedGraph
     from gnnplace.train.data.collected import collect_data as collect_data
     from gnnplace.train.data.collected import how_to_collect as how_to_collect

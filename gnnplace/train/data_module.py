@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.placers import Portfolio, SearchSpace
 from gnnplace.policy import Exposure
-from gnnplace.problem import Problem, preset
+from gnnplace.problem import Problem, make_preset
 from gnnplace.train.data import random_families
 from gnnplace.train.data.captured import (
     AMPLE,
@@ -236,7 +236,7 @@ class ProblemDraws:
     def _captured(self, index: int, large: bool, rng: np.random.Generator) -> Problem:
         store, name = self._graphs[int(rng.choice(len(self._graphs)))]
         if self.presets and rng.random() < self.on_presets:
-            cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
+            cluster = make_preset(self.presets[int(rng.integers(len(self.presets)))])
             count = self.microbatches[int(rng.integers(len(self.microbatches)))]
             if large:
                 groups = None

@@ -119,7 +119,7 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
     """
     space = rollouts.space
     passes = RefiningPasses(rollouts)
-    placed = _drawn(rollouts, rng)
+    placed = _draw(rollouts, rng)
     if not np.isfinite(placed.score[0]):
         return None
     ground = passes.ground
@@ -141,7 +141,7 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
     return None
 
 
-def _drawn(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
+def _draw(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
     untouched = rng.random() < UNTOUCHED
     if untouched:
         moves = 0
@@ -178,13 +178,13 @@ class Evolution(PolicyModule):
         self.part = part
         self.population = population
         self.policy.requires_grad_(False)
-        self.evolved(self.policy).requires_grad_(True)
-        size = len(self.evolved(self.policy))
+        self.evolve(self.policy).requires_grad_(True)
+        size = len(self.evolve(self.policy))
         self.register_buffer("spread", torch.zeros(size, dtype=torch.float64))
         self.step_size = step_size
         self.search: CMA | None = None
 
-    def evolved(self, policy: PlacementPolicy) -> Parameter:
+    def evolve(self, policy: PlacementPolicy) -> Parameter:
         """Return the weights of a policy that evolve. [F]"""
         if self.part == "refiner":
             return policy.refiner
@@ -192,7 +192,7 @@ class Evolution(PolicyModule):
 
     def configure_optimizers(self) -> object:
         """Return gradient descent that goes straight to the new mean."""
-        return torch.optim.SGD([self.evolved(self.policy)], lr=1.0)
+        return torch.optim.SGD([self.evolve(self.policy)], lr=1.0)
 
     def optimizer_step(
         self,
@@ -204,7 +204,7 @@ class Evolution(PolicyModule):
         """Take a generation; what is validated is the mean, not an average of means."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         with torch.no_grad():
-            self.evolved(self.average).copy_(self.evolved(self.policy))
+            self.evolve(self.average).copy_(self.evolve(self.policy))
 
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
         """Return half the squared distance from the mean to the next generation's mean.
@@ -226,7 +226,7 @@ class Evolution(PolicyModule):
             )
             self.spread.copy_(mean)
         spread = self.spread.numpy()
-        weights = self.evolved(self.policy)
+        weights = self.evolve(self.policy)
         search = self._searching(weights.detach().double().numpy() * spread)
         search.reseed_rng(
             int(np.random.SeedSequence([29, self.global_step]).generate_state(1)[0])
@@ -314,7 +314,7 @@ class Evolution(PolicyModule):
             ground = passes.ground
             for k, weights in enumerate(members):
                 passes.ground = ground._replace(weights=weights)
-                scores[k] = passes.refined(start, rounds=1).score
+                scores[k] = passes.refine_rounds(start, rounds=1).score
             return np.log(scores / start.score)
         for k, weights in enumerate(members):
             rollouts.weights = weights

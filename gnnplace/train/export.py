@@ -1,4 +1,4 @@
-"""Exporting networks: folders that ``--checkpoint`` takes, and ``gnnplace train export``."""
+"""Writes a trained network to a folder that ``--checkpoint`` takes: ``gnnplace train export``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnnplace.policy import (
     read_gnn,
     read_lightning_checkpoint,
     read_policy,
-    trusting,
+    trust_classes,
     write_card,
 )
 
@@ -27,14 +27,17 @@ from gnnplace.policy import (
 def save_whole(
     network: SavedNetwork, folder: Path, card: TrainingCard | None = None
 ) -> None:
-    """Save a network and its card, file by file, none ever half-written; a README.md there stays.
+    """Save a network and its card to a folder. A README.md that is already there is kept.
+
+    Every file is written completely elsewhere and then moved, so that none is ever half-written.
 
     Args:
         network: The network.
-        folder: The folder to write to.
-        card: What it was trained on; None where that is not known.
+        folder: The folder to write to. It is made if it does not exist.
+        card: What the network was trained on; None if that is not known.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # The temporary folder is on the same file system, so that moving a file is atomic.
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         network.save_pretrained(temporary)
         if card is not None:
@@ -45,19 +48,19 @@ def save_whole(
 
 
 def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwork:
-    """Write the network of a checkpoint of Lightning and its card to a folder, and return it.
+    """Write the network of a Lightning checkpoint and its card to a folder, and return the network.
 
-    The network is what the training itself would export at that step: the moving average, or what
-    else the algorithm validates.
+    The network is the one that training itself would have exported at that step: the moving
+    average, or whatever network the algorithm validates.
 
     Args:
         checkpoint: A ``.ckpt`` file of ``gnnplace train fit``.
         folder: The folder to write; files of an earlier export are replaced.
 
     Raises:
-        FormatError: ``checkpoint`` is no such file.
-        InputError: ``folder`` is a file.
-        MismatchError: The network was trained on other features than this package computes.
+        FormatError: If ``checkpoint`` is no such file.
+        InputError: If ``folder`` is a file.
+        MismatchError: If the network was trained on other features than this package computes.
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():
@@ -67,7 +70,7 @@ def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwor
     network: SavedNetwork = read_gnn(checkpoint) if is_gnn else read_policy(checkpoint)
     card = read_card(checkpoint)
     if card is None:
-        # Files of an earlier export, which are not of this network.
+        # A card there is of an earlier export, and not of this network.
         (target / CARD).unlink(missing_ok=True)
     save_whole(network, target, card)
     return network
@@ -80,7 +83,7 @@ def run_export(args: list[str]) -> None:
         args: Arguments after ``gnnplace train export``.
 
     Raises:
-        InputError: An argument is wrong, or the file is no checkpoint of a placer's network.
+        InputError: If an argument is wrong, or the file is no checkpoint of a placer's network.
     """
     parser = ArgumentParser(
         prog="gnnplace train export",
@@ -96,7 +99,7 @@ def run_export(args: list[str]) -> None:
         help="1: an encoder or order that the checkpoint names is imported wherever it is.",
     )
     options = parser.parse_args(args)
-    with trusting(bool(options.trust)):
+    with trust_classes(bool(options.trust)):
         network = export_checkpoint(options.ckpt, options.output)
     sys.stdout.write(
         f"wrote {options.output}, a network of --placer {network.placer}\n"
@@ -104,5 +107,5 @@ def run_export(args: list[str]) -> None:
     if read_card(options.output) is None:
         sys.stdout.write(
             f"{options.ckpt} was written before checkpoints had a card: what the network was "
-            f"trained on is not known, and there is no {CARD}\n"
+            f"trained on is not known, and no {CARD} was written\n"
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from gnnplace.policy import RANDOM, Exposure
-from gnnplace.problem import Problem, digest, graph_digest
+from gnnplace.problem import Problem, compute_digest, compute_graph_digest
 from gnnplace.train.data.captured import CapturedStore
 
 
@@ -35,7 +35,9 @@ def describe_drawn_exposure(
     return Exposure(
         families=sorted({*(f"{RANDOM}{name}" for name in families), *real_families}),
         graphs=dict(
-            sorted((graph_digest(graph.graph), graph.name) for graph in captured)
+            sorted(
+                (compute_graph_digest(graph.graph), graph.name) for graph in captured
+            )
         ),
         clusters=sorted({*clusters}),
     )
@@ -44,7 +46,9 @@ def describe_drawn_exposure(
 def describe_exposure(problems: Sequence[Problem]) -> Exposure:
     """Return the exposure of problems of files."""
     return Exposure(
-        problems=dict(sorted((digest(problem), problem.name) for problem in problems)),
+        problems=dict(
+            sorted((compute_digest(problem), problem.name) for problem in problems)
+        ),
         clusters=sorted(
             {problem.cluster.name for problem in problems if problem.cluster.name}
         ),

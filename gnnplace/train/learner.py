@@ -130,7 +130,7 @@ class Learner(LightningModule):
         earlier = read_card(self.shipped if self.start == SHIPPED else self.start)
         if earlier is None:
             return card.model_copy(update={"complete": False})
-        return earlier.continued(card)
+        return earlier.continue_card(card)
 
     def configure_optimizers(self) -> object:
         """Return Adam with a cosine schedule down to a tenth."""

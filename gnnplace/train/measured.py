@@ -121,10 +121,14 @@ def proposals(
     rollouts = Rollouts(SearchSpace(problem), policy, orders)
     passes = RefiningPasses(rollouts)
     ranked = rollouts.greedy()
-    decodes = ranked[:KEPT] + [passes.refined(decoded) for decoded in ranked[:KEPT]]
-    decodes += [_sampled(rollouts, ranked, rng) for _ in range(effort.samples)]
+    decodes = ranked[:KEPT] + [
+        passes.refine_rounds(decoded) for decoded in ranked[:KEPT]
+    ]
+    decodes += [_sample_decode(rollouts, ranked, rng) for _ in range(effort.samples)]
     best = min(decodes, key=lambda decoded: decoded.score)
-    states = [_moved(rollouts, best, k, rng, effort.moves) for k in range(len(HABITS))]
+    states = [
+        _anneal_from(rollouts, best, k, rng, effort.moves) for k in range(len(HABITS))
+    ]
     space = rollouts.space
     assignments = [
         (space.spread(decoded.unit_device), decoded.order) for decoded in decodes
@@ -136,7 +140,7 @@ def proposals(
     return distinct([p for p in placements if _runs(space.simulator, p)])
 
 
-def _sampled(
+def _sample_decode(
     rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator
 ) -> Decoded:
     """Return a draw from the policy's decisions under one of its best aims."""
@@ -146,7 +150,7 @@ def _sampled(
     )
 
 
-def _moved(
+def _anneal_from(
     rollouts: Rollouts, start: Decoded, kind: int, rng: np.random.Generator, moves: int
 ) -> SearchState:
     """Return the state after annealing from a placement, in stages that cool."""
@@ -238,7 +242,7 @@ class MeasuredTuning(Evolution):
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
         """Return the loss of a generation, after new measurements if it is a round's first."""
         if batch == [0]:
-            self.measure(self.proposed())
+            self.measure(self.propose_placements())
         self.trainer.should_stop = self.trainer.should_stop or self.done
         if not self.posterior.succeeded:
             return None  # nothing could run yet: nothing to learn from
@@ -257,7 +261,7 @@ class MeasuredTuning(Evolution):
             SearchSpace(self.posterior.profiled),
         ]
 
-    def proposed(self) -> list[Placement]:
+    def propose_placements(self) -> list[Placement]:
         """Return the placements to measure next, of those that the policy proposes or proposed."""
         rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
         policy = self.average
@@ -285,9 +289,11 @@ class MeasuredTuning(Evolution):
         ranked = [pool[i] for i in np.argsort(mean - DARING * deviation, kind="stable")]
         self._pool = ranked[:POOL]
         num_remaining = self.measurements - len(self.posterior.observed)
-        return self._apart(ranked, min(self.at_once, num_remaining))
+        return self._select_distinct(ranked, min(self.at_once, num_remaining))
 
-    def _apart(self, ranked: Sequence[Placement], count: int) -> list[Placement]:
+    def _select_distinct(
+        self, ranked: Sequence[Placement], count: int
+    ) -> list[Placement]:
         """Return the first few placements that are not too much alike.
 
         Others fill up the number where there are too few.

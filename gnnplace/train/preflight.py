@@ -308,7 +308,7 @@ def _add_option(
     recipe.note(key_path, option, text)
     if key_path in SHORT_NAMES and isinstance(value, str):
         recipe.note((*key_path, "class_path"), option, text)
-        target[last] = _named_class(target.get(last), value, is_list=appends)
+        target[last] = _read_class_section(target.get(last), value, is_list=appends)
         return
     if last == "class_path":
         fresh = _make_class_section(dict(target), value)
@@ -322,7 +322,7 @@ def _add_option(
         target[last] = value
 
 
-def _named_class(current: object, class_path: str, *, is_list: bool) -> object:
+def _read_class_section(current: object, class_path: str, *, is_list: bool) -> object:
     """Return a section after an option named a class in it.
 
     Args:
@@ -405,7 +405,7 @@ def _check_class(recipe: TrainingRecipe, path: KeyPath, section: object) -> None
                 suggestion(key, CLASS_KEYS) or "; a class has class_path and init_args"
             )
             raise InputError(f"{recipe.find_source((*path, key))}: unknown key{near}")
-    source = _class_named(recipe, path, section["class_path"])
+    source = _find_class(recipe, path, section["class_path"])
     if source is None:
         return
     _check_base(recipe, path, source)
@@ -419,9 +419,7 @@ def _check_class(recipe: TrainingRecipe, path: KeyPath, section: object) -> None
         _check_least(recipe, path, arguments, source)
 
 
-def _class_named(
-    recipe: TrainingRecipe, path: KeyPath, name: str
-) -> ClassSource | None:
+def _find_class(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSource | None:
     """Return the class of a name; None where only Lightning's parser can tell.
 
     Raises:
@@ -621,7 +619,7 @@ def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
         return ""
     if _fits(parameter.annotation, value, is_text):
         return ""
-    kinds = [_find_kind_of_type(option) for option in _options(parameter.annotation)]
+    kinds = [_find_type_kind(option) for option in _options(parameter.annotation)]
     wanted = " or ".join(dict.fromkeys(WORDS[kind] for kind in kinds if kind != "None"))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if "list" in kinds and (is_number or isinstance(value, str)):
@@ -630,7 +628,7 @@ def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
     items = value if isinstance(value, list) else []
     for option in _options(parameter.annotation):
         if (
-            _find_kind_of_type(option) == "list"
+            _find_type_kind(option) == "list"
             and items
             and isinstance(option, ast.Subscript)
         ):
@@ -682,7 +680,7 @@ def _last(node: ast.expr) -> str:
     return ast.unparse(node).rpartition(".")[2]
 
 
-def _find_kind_of_type(annotation: ast.expr) -> str:
+def _find_type_kind(annotation: ast.expr) -> str:
     """Return the kind of a type that is compared with values: a key of `WORDS`; else "any"."""
     if isinstance(annotation, ast.Constant) and annotation.value is None:
         return "None"
@@ -702,7 +700,7 @@ def _fits(annotation: ast.expr, value: object, is_text: bool) -> bool:
 
 
 def _fits_one(annotation: ast.expr, value: object, is_text: bool) -> bool:
-    kind = _find_kind_of_type(annotation)
+    kind = _find_type_kind(annotation)
     is_bool = isinstance(value, bool)
     if kind == "any":
         return True
@@ -765,13 +763,13 @@ def _check_least(
     for owner in list_bases(source):
         if owner is None or not owner.module.name.startswith(OURS):
             continue
-        for key, minimum in _least_values(owner.node).items():
+        for key, minimum in _find_least_values(owner.node).items():
             value = arguments.get(key)
             if isinstance(value, int | float) and value < minimum:
                 raise InputError(f"{path[0]}.{key}: {value} is below {minimum}")
 
 
-def _least_values(node: ast.AST) -> dict[str, float]:
+def _find_least_values(node: ast.AST) -> dict[str, float]:
     """Return the least value of each argument of which the source says one."""
     minima: dict[str, float] = {}
     for call in ast.walk(node):

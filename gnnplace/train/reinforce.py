@@ -71,12 +71,12 @@ from gnnplace.policy import (
     Encoder,
     Episodes,
     GnnPolicy,
-    described,
-    device_limits,
+    describe_class,
+    list_device_limits,
     order_gradient,
     read_config,
     read_gnn,
-    trusting,
+    trust_classes,
 )
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import SHIPPED, Learner, begin_with
@@ -110,7 +110,7 @@ SIZES = (
 )
 
 
-def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
+def begin_network(start: str | None, given: dict[str, Any]) -> GnnPolicy:
     """Return a network to train, with the sizes that are ``given`` and the rest as of ``start``.
 
     Raises:
@@ -126,9 +126,9 @@ def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
     if start is not None:
         begin_with(network, read_gnn, start, GNN_CHECKPOINT, SIZES, added="priority")
     if isinstance(network.encoder, Encoder):
-        from gnnplace.policy import over_message_passing  # late: a second
+        from gnnplace.policy import convert_to_message_passing  # late: a second
 
-        network.encoder = over_message_passing(network.encoder)
+        network.encoder = convert_to_message_passing(network.encoder)
     return network
 
 
@@ -202,13 +202,13 @@ class Reinforce(Learner):
         check_least(temperature=(temperature, 0.01))
         # An encoder or an order of one's own is code that the network's file names: whoever passes
         # it here trusts it.
-        with trusting(encoder is not None or order is not None):
+        with trust_classes(encoder is not None or order is not None):
             if encoder is None:
                 described_encoder = None
             else:
-                described_encoder = described(encoder)
+                described_encoder = describe_class(encoder)
             options = {"order": order, "encoder": described_encoder}
-            network = begun(start, sizes | options)
+            network = begin_network(start, sizes | options)
         super().__init__(network, learning_rate, steps, export)
         self.start = start
         self.samples = samples
@@ -282,7 +282,7 @@ class Reinforce(Learner):
         The placements are the greedy decode, draws, draws that clusters share, and the greedy
         decodes for each other number of devices.
         """
-        limits = device_limits(sample.space.problem.num_devices)
+        limits = list_device_limits(sample.space.problem.num_devices)
         limit = limits[int(rng.integers(int(episodes.alike), len(limits)))]
         count = (
             self._fewer(sample, self.samples, 2),
@@ -309,7 +309,7 @@ class Reinforce(Learner):
         by_limit = np.insert(
             seconds[-len(greedy_decodes) :], limits.index(limit), seconds[0]
         )
-        return drawn, cost, wanted(by_limit)
+        return drawn, cost, compute_device_targets(by_limit)
 
     def _fewer(self, sample: ProblemSample, count: int, minimum: int = 0) -> int:
         """Return ``count``, or less where the problem is large, but at least ``least``."""
@@ -335,7 +335,7 @@ class Reinforce(Learner):
         if best is None or cost[cheapest] < best[0]:
             best = float(cost[cheapest]), drawn.unit_device[cheapest]
         moves = self._fewer(sample, self.moves)
-        best = bettered(episodes, best, drawn.limit, moves, rng)
+        best = search_briefly(episodes, best, drawn.limit, moves, rng)
         self.labels[key] = best[0], best[1].copy()
         return best[1]
 
@@ -432,7 +432,7 @@ def advantages(seconds: FloatArray) -> FloatArray:
     return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
 
 
-def wanted(seconds: FloatArray) -> FloatArray:
+def compute_device_targets(seconds: FloatArray) -> FloatArray:
     """Return how likely each number of devices should be, by the seconds with it. [limits]"""
     logs = finite_logs(seconds)
     likely = np.exp((logs.min() - logs) / HEAT)
@@ -484,7 +484,7 @@ def unevenness(episodes: Episodes, unit_device: IntArray, limit: int) -> float:
     return 1.0 + max(0.0, EVEN - used / limit) + max(0, beyond)
 
 
-def bettered(
+def search_briefly(
     episodes: Episodes,
     label: tuple[float, IntArray],
     limit: int,
@@ -501,7 +501,7 @@ def bettered(
         rng: What they are drawn with.
     """
     for _ in range(count):
-        candidate = _moved(episodes, label[1], rng)
+        candidate = _move_cluster_or_unit(episodes, label[1], rng)
         if (candidate == label[1]).all():
             continue
         uneven = unevenness(episodes, candidate, limit)
@@ -511,7 +511,7 @@ def bettered(
     return label
 
 
-def _moved(
+def _move_cluster_or_unit(
     episodes: Episodes, unit_device: IntArray, rng: np.random.Generator
 ) -> IntArray:
     """Return a placement with a cluster or a unit on another device."""

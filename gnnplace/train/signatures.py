@@ -58,7 +58,7 @@ class Module:
                 names.setdefault(name, statement)
         return names
 
-    def starred(self) -> list[ast.ImportFrom]:
+    def list_starred_imports(self) -> list[ast.ImportFrom]:
         """Return the imports of all names of other modules."""
         imports = [
             node for node in _flat(self.tree.body) if isinstance(node, ast.ImportFrom)
@@ -159,7 +159,7 @@ def list_bases(source: ClassSource) -> Iterator[ClassSource | None]:
         if name is None:
             parent = None
         else:
-            parent = _in_module(source.module, name, MOST_STEPS)
+            parent = _find_in_module(source.module, name, MOST_STEPS)
         if isinstance(parent, ClassSource):
             yield from list_bases(parent)
         else:
@@ -169,7 +169,7 @@ def list_bases(source: ClassSource) -> Iterator[ClassSource | None]:
 def find_constructor(source: ClassSource) -> Constructor:
     """Return the arguments that a class is made with, those of its bases where it hands them on."""
     if isinstance(source.node, ast.FunctionDef):
-        return _of_function(source.node, source.name, is_method=False)
+        return _read_function(source.node, source.name, is_method=False)
     parameters: dict[str, Parameter] = {}
     for owner in list_bases(source):
         if (
@@ -182,11 +182,11 @@ def find_constructor(source: ClassSource) -> Constructor:
         if init is None:
             continue
         assert isinstance(init, ast.FunctionDef)
-        constructor = _of_function(init, source.name, is_method=True)
+        constructor = _read_function(init, source.name, is_method=True)
         parameters = {**constructor.parameters, **parameters}
         if not constructor.is_open:
             return Constructor(source.name, parameters)
-        if not _hands_on(init):
+        if not _passes_kwargs(init):
             return Constructor(source.name, parameters, is_open=True)
     return Constructor(source.name, parameters, is_open=True)
 
@@ -199,7 +199,7 @@ def _is_decorated(node: ast.ClassDef) -> bool:
     return bool(node.decorator_list)
 
 
-def _of_function(
+def _read_function(
     function: ast.FunctionDef, name: str, *, is_method: bool
 ) -> Constructor:
     arguments = function.args
@@ -221,7 +221,7 @@ def _of_function(
     return Constructor(name, parameters, is_open=arguments.kwarg is not None)
 
 
-def _hands_on(init: ast.FunctionDef) -> bool:
+def _passes_kwargs(init: ast.FunctionDef) -> bool:
     """Return whether a constructor gives its `**kwargs` to that of its base alone."""
     assert init.args.kwarg is not None
     name = init.args.kwarg.arg
@@ -304,10 +304,12 @@ def _find(module: str, name: str, steps: int) -> ClassSource | Missing | None:
     source = _read_module(module)
     if source is None:
         return None
-    return _in_module(source, name, steps)
+    return _find_in_module(source, name, steps)
 
 
-def _in_module(module: Module, name: str, steps: int) -> ClassSource | Missing | None:
+def _find_in_module(
+    module: Module, name: str, steps: int
+) -> ClassSource | Missing | None:
     if steps <= 0:
         return None
     first, _, remainder = name.partition(".")
@@ -318,7 +320,7 @@ def _in_module(module: Module, name: str, steps: int) -> ClassSource | Missing |
             if remainder:
                 return _find(f"{module.name}.{first}", remainder, steps - 1)
             return None
-        for starred in module.starred():
+        for starred in module.list_starred_imports():
             match = _find(_absolute(module, starred), name, steps - 1)
             if isinstance(match, ClassSource):
                 return match

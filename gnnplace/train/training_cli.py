@@ -1,10 +1,12 @@
-"""``TrainingCLI``: Lightning's command line for this project, as its users know it.
+"""``TrainingCLI``: Lightning's command line, with the defaults of this project.
 
-What differs from Lightning's own: one thread of torch, under ``torchrun`` the recipe takes the
-number of processes from there, and bad input is one line. What a recipe leaves out goes to one
-folder, ``trainer.default_root_dir``: ``csv/`` and ``tensorboard/`` (logs), ``checkpoints/`` (to
-resume from), ``policy/`` (the exported network), ``predictions.csv`` (of ``predict``). What a
-recipe says itself stays as it says. A run begins with a validation of the start weights.
+It differs from Lightning's own in four points: torch has one thread by default; under ``torchrun``
+the number of processes is torchrun's; wrong input gives a message of one line; and a run begins
+with a validation of the start weights.
+
+Everything that a recipe does not send elsewhere goes to one folder, ``trainer.default_root_dir``:
+``csv/`` and ``tensorboard/`` (logs), ``checkpoints/`` (to resume from), ``policy/`` (the exported
+network), ``predictions.csv`` (of ``predict``).
 """
 
 from __future__ import annotations
@@ -45,18 +47,21 @@ LOGGERS = {
     "csv": "lightning.pytorch.loggers.CSVLogger",
     "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
 }
-SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
-# Options of a checkpoint that training continues from.
+"""The logger classes that a run has by default, by the name of their folder."""
+SPECIAL_CHECKPOINTS = ("best", "last", "hpc")
+"""Words for a checkpoint that Lightning itself finds the file of."""
 NEEDED_TO_GO_ON = ("optimizer_states", "loops")
+"""Keys of a checkpoint that training can be resumed from; files of weights alone lack them."""
 QUOTED = re.compile(r"[`'\"]([^`'\"]+)[`'\"]")
+"""A name in quotes or backticks, as Lightning's messages have them."""
 
 
 def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> None:
-    """Fill in loggers and checkpoints, in place.
+    """Fill in loggers and checkpoints that a recipe leaves out, in place.
 
     Args:
         trainer: The parsed ``trainer`` section of a recipe, with a ``default_root_dir``.
-        logs: Keys of ``LOGGERS`` to write where the recipe names no logger.
+        logs: Keys of ``LOGGERS`` to use if the recipe names no logger.
     """
     root = Path(trainer.default_root_dir)
     callbacks = trainer.callbacks or []
@@ -65,18 +70,19 @@ def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> N
     else:
         trainer.callbacks = [callbacks]
     if trainer.logger is None:
-        trainer.logger = [
-            Namespace(
-                class_path=LOGGERS[n], init_args=Namespace(save_dir=str(root), name=n)
-            )
-            for n in logs
-        ]
+        trainer.logger = []
+        for name in logs:
+            init_args = Namespace(save_dir=str(root), name=name)
+            logger = Namespace(class_path=LOGGERS[name], init_args=init_args)
+            trainer.logger.append(logger)
     if trainer.enable_checkpointing is not False:
         _complete_checkpoints(trainer, str(root / "checkpoints"))
 
 
 def complete_export(model: Namespace, trainer: Namespace) -> None:
-    """Export to ``policy`` in the folder of the run where a recipe leaves ``export`` out, in place.
+    """Set ``export`` to the folder ``policy`` of the run if a recipe leaves it out, in place.
+
+    Only models that are a `Learner` of this project are changed.
 
     Args:
         model: The parsed ``model`` section of a recipe.
@@ -91,6 +97,7 @@ def complete_export(model: Namespace, trainer: Namespace) -> None:
 
 
 def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
+    """Give checkpoint callbacks without a folder this one, and add one if there is none."""
     checkpoints = [
         callback for callback in trainer.callbacks if is_checkpoint(callback)
     ]
@@ -108,7 +115,7 @@ def is_checkpoint(callback: Namespace) -> bool:
 
 
 class PredictionTable(BasePredictionWriter):
-    """A callback that writes ``predictions.csv``; of several processes each a numbered file.
+    """A callback that writes ``predictions.csv``, or ``predictions-RANK.csv`` of each process.
 
     Args:
         folder: The folder to write to.
@@ -125,36 +132,46 @@ class PredictionTable(BasePredictionWriter):
         predictions: Sequence[Any],
         batch_indices: Sequence[Any],
     ) -> None:
-        """Write the rows that ``predict_step`` returned."""
+        """Write the rows that ``predict_step`` returned for all batches.
+
+        Args:
+            trainer: Lightning's trainer.
+            pl_module: The model.
+            predictions: For each batch its rows, mappings of equal keys.
+            batch_indices: Not used.
+        """
         rows = [row for batch in predictions for row in batch]
         text = csv_text([rows[0].keys(), *(row.values() for row in rows)])
         if trainer.world_size > 1:
-            number = f"-{trainer.global_rank}"
+            suffix = f"-{trainer.global_rank}"
         else:
-            number = ""
+            suffix = ""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"predictions{number}.csv"
+        path = self.folder / f"predictions{suffix}.csv"
         write_text(path, text)
         write_line(f"wrote {path}: {len(rows)} problems{prediction_summary(rows)}")
 
 
 def prediction_summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return, as the end of a line, how predicted steps compare with the best heuristic's.
+    """Return how predicted steps compare with the best heuristic's, as the end of a line.
 
-    Empty where the rows are another model's, or no problem has a reference.
+    It is empty if no row has both figures: the model is the user's own, or no problem has a
+    reference.
+
+    Args:
+        rows: Rows of predictions, with seconds as "step_time" and "reference".
     """
-    pairs = [(row.get("step_time"), row.get("reference")) for row in rows]
-    logs = [
-        math.log(step_time / reference)
-        for step_time, reference in pairs
-        if step_time
-        and reference
-        and math.isfinite(step_time)
-        and math.isfinite(reference)
-    ]
-    if not logs:
+    log_ratios = []
+    for row in rows:
+        step_time = row.get("step_time")
+        reference = row.get("reference")
+        if not step_time or not reference:
+            continue
+        if math.isfinite(step_time) and math.isfinite(reference):
+            log_ratios.append(math.log(step_time / reference))
+    if not log_ratios:
         return ""
-    ratio = math.exp(sum(logs) / len(logs))
+    ratio = math.exp(sum(log_ratios) / len(log_ratios))
     return f", predicted step over the best heuristic's {ratio:.3f} (geometric mean)"
 
 
@@ -163,8 +180,12 @@ class TrainingCLI(LightningCLI):
 
     Args:
         args: Arguments without the program's name.
-        run: Whether a subcommand is given and run; otherwise only objects are made.
-        save_config: Whether to write the whole recipe beside the logs.
+        run: Whether to run the subcommand that the arguments begin with. Otherwise there is none,
+            and only model, data and trainer are made.
+        save_config: Whether to write the complete recipe beside the logs.
+
+    Raises:
+        InputError: If Lightning finds a mistake in the recipe.
     """
 
     def __init__(
@@ -197,17 +218,17 @@ class TrainingCLI(LightningCLI):
 
     @property
     def chosen(self) -> Namespace:
-        """Return the parsed arguments of the subcommand, or all where there is none."""
+        """Return the parsed arguments of the subcommand, or all of them if there is none."""
         if self.subcommand:
             return self.config[self.subcommand]
         return self.config
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the number of torch threads."""
+        """Add the option `--threads`, the number of torch's threads."""
         parser.add_argument("--threads", type=int, default=1, help="threads of torch")
 
     def before_instantiate_classes(self) -> None:
-        """Set the threads of torch; fill in processes, loggers, checkpoints and the export."""
+        """Set torch's threads, and fill in processes, loggers, checkpoints and the export."""
         torch.set_num_threads(self.chosen.threads)
         trainer = self.chosen.trainer
         adopt_torchrun(trainer)
@@ -218,6 +239,7 @@ class TrainingCLI(LightningCLI):
             trainer.callbacks.append(
                 Namespace(class_path=PREDICTIONS, init_args=folder)
             )
+        # A progress bar is for a terminal; in a file there is a line for each epoch.
         if self.subcommand == "fit" and trainer.enable_progress_bar is not False:
             trainer.enable_progress_bar = sys.stdout.isatty()
             if not trainer.enable_progress_bar:
@@ -228,32 +250,37 @@ class TrainingCLI(LightningCLI):
         """Make model, data and trainer.
 
         Raises:
-            GnnplaceError: One of them refuses its arguments; the parser's words are removed.
+            GnnplaceError: If one of them refuses its arguments. The parser adds text to such an
+                error, which is removed.
         """
         try:
             super().instantiate_classes()
         except ValueError as error:
             cause = error.__cause__
             if isinstance(cause, ImportError | MisconfigurationException):
-                raise InputError(_one_line(cause)) from None
+                raise InputError(_join_lines(cause)) from None
             raise cause if isinstance(cause, GnnplaceError) else error from None
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Return Lightning's trainer.
 
         Raises:
-            InputError: Lightning refuses the settings.
+            InputError: If Lightning refuses the settings.
         """
         try:
             return super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError) as error:
-            raise InputError(f"trainer: {_one_line(error)}") from None
+            raise InputError(f"trainer: {_join_lines(error)}") from None
 
     def before_fit(self) -> None:
-        """Check the checkpoint that training goes on from; its weights are no start weights."""
+        """Check the checkpoint that training resumes from.
+
+        Such a run has no start weights, so the validation at its beginning is left out.
+        """
         self._check_checkpoint()
         path = self.chosen.get("ckpt_path")
         folders = [callback.dirpath for callback in self.trainer.checkpoint_callbacks]
+        # With the path "last" and no such file Lightning begins anew.
         has_last = any(
             list(Path(folder).glob("last*.ckpt")) for folder in folders if folder
         )
@@ -267,7 +294,7 @@ class TrainingCLI(LightningCLI):
     before_test = before_predict = before_validate
 
     def after_fit(self) -> None:
-        """Say which folders have the network now, and how to place with it."""
+        """Write which folders the network was exported to, and how to place with it."""
         if isinstance(self.model, Learner):
             folders = self.model.exported_folders
         else:
@@ -280,31 +307,30 @@ class TrainingCLI(LightningCLI):
             )
 
     def _check_checkpoint(self) -> None:
+        """Check the file of `ckpt_path`. A missing one is left to Lightning, which names it."""
         path = self.chosen.get("ckpt_path")
-        if (
-            path is not None
-            and path not in SPECIAL_CHECKPOINTS
-            and Path(path).is_file()
-        ):
-            check_checkpoint(path, self.model, goes_on=self.subcommand == "fit")
+        if path is None or path in SPECIAL_CHECKPOINTS or not Path(path).is_file():
+            return
+        check_checkpoint(path, self.model, goes_on=self.subcommand == "fit")
 
 
 def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> None:
-    """Refuse a checkpoint of another model.
+    """Check that a checkpoint can be loaded into a model.
 
     Args:
-        path: Its file.
-        model: What it is to be loaded into.
-        goes_on: Whether training goes on from it, which needs more than the weights.
+        path: The checkpoint's file.
+        model: The model.
+        goes_on: Whether training resumes from it, which needs more than the weights.
 
     Raises:
-        InputError: It is no checkpoint of Lightning, or holds weights alone where more is needed.
-        MismatchError: The checkpoint has other parameters, or parameters of other shapes.
+        InputError: If the file is no checkpoint of Lightning, or has only weights and training is
+            to resume.
+        MismatchError: If parameters have other names or shapes than the model's.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError:
-        return  # holds objects of the user's, which Lightning loads where it is told to
+        return  # it has objects of the user's classes: Lightning decides whether to load them
     except (RuntimeError, ValueError, KeyError, EOFError):
         raise InputError(
             f"ckpt_path {path}: not a checkpoint; give a .ckpt file"
@@ -316,7 +342,7 @@ def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> Non
     if not isinstance(state, dict):
         raise InputError(
             f"ckpt_path {path}: not a checkpoint of Lightning, it has no state_dict; give a .ckpt "
-            "file of a run, and an exported policy by --model.start"
+            "file of a run, or give an exported policy by --model.start"
         )
     missing_keys = [key for key in NEEDED_TO_GO_ON if key not in checkpoint]
     if goes_on and missing_keys:
@@ -324,48 +350,56 @@ def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> Non
             f"ckpt_path {path}: holds weights alone, from which training cannot go on; give a "
             "checkpoint that was written without save_weights_only"
         )
-    changes_it = (
+    # A user's model may change the checkpoint before it is loaded, so that nothing can be said.
+    changes_checkpoint = (
         type(model).on_load_checkpoint is not LightningModule.on_load_checkpoint
     )
     is_ours = type(model).__module__.startswith("gnnplace.")
-    if model.strict_loading and (is_ours or not changes_it):
-        _check_state(path, state, model)
+    if model.strict_loading and (is_ours or not changes_checkpoint):
+        _check_parameters(path, state, model)
 
 
-def _check_state(path: str, state: dict[str, Any], model: LightningModule) -> None:
-    """Refuse parameters of other names or shapes than the model's."""
+def _check_parameters(path: str, state: dict[str, Any], model: LightningModule) -> None:
+    """Check that a checkpoint's parameters have the names and shapes of the model's.
+
+    Args:
+        path: The checkpoint's file, for messages.
+        state: Its parameters by name.
+        model: The model.
+
+    Raises:
+        MismatchError: If they do not; the message names the first.
+    """
     name = type(model).__name__
     wanted = model.state_dict()
-    different = next(
-        (
-            key
-            for key, value in wanted.items()
-            if key in state and value.shape != state[key].shape
-        ),
-        None,
-    )
-    if different is not None:
-        raise MismatchError(
-            f"ckpt_path {path}: {different} has shape {list(state[different].shape)} there and "
-            f"{list(wanted[different].shape)} in {name} of this recipe; give the recipe that it "
-            "was trained with"
-        )
+    for key, value in wanted.items():
+        if key in state and value.shape != state[key].shape:
+            raise MismatchError(
+                f"ckpt_path {path}: {key} has shape {list(state[key].shape)} there and "
+                f"{list(value.shape)} in {name} of this recipe; give the recipe that it was "
+                "trained with"
+            )
     missing = [key for key in wanted if key not in state]
     unexpected = [key for key in state if key not in wanted]
     if missing or unexpected:
         if missing:
-            first = f"lacks {missing[0]}"
+            difference = f"lacks {missing[0]}"
         else:
-            first = f"has {unexpected[0]}"
+            difference = f"has {unexpected[0]}"
         raise MismatchError(
-            f"ckpt_path {path}: is of another model, it {first} ({len(missing)} names missing, "
-            f"{len(unexpected)} too many for {name}); give the recipe that it was trained with"
+            f"ckpt_path {path}: is of another model, it {difference} ({len(missing)} names are "
+            f"missing, {len(unexpected)} too many for {name}); give the recipe that it was "
+            "trained with"
         )
 
 
 def find_mistake(error: Exception) -> InputError | None:
-    """Return the mistake in a recipe that Lightning found while it ran, or None without one."""
-    message = _one_line(error)
+    """Return the mistake in a recipe that an error of Lightning reports, or None.
+
+    Args:
+        error: An error that a run raised. None is returned if it is no mistake of the recipe.
+    """
+    message = _join_lines(error)
     is_monitor = (
         "Early stopping conditioned on metric" in message
         or "could not find the monitored key" in message
@@ -377,10 +411,10 @@ def find_mistake(error: Exception) -> InputError | None:
             monitor = ""
         else:
             monitor = named[1] or named[2]
-        listed_part = (
-            message.partition("metrics: ")[2] or message.partition("following: ")[2]
-        )
-        listed_part = listed_part or message.partition("metrics are: ")[2]
+        # Each of the three messages lists the metrics that exist after other words.
+        listed_part = ""
+        for words in ("metrics: ", "following: ", "metrics are: "):
+            listed_part = listed_part or message.partition(words)[2]
         metrics = QUOTED.findall(
             listed_part.partition("HINT")[0].partition("Condition")[0]
         )
@@ -397,12 +431,15 @@ def find_mistake(error: Exception) -> InputError | None:
     return None
 
 
-def _one_line(error: BaseException) -> str:
+def _join_lines(error: BaseException) -> str:
+    """Return an error's text in one line."""
     return " ".join(str(error).split())
 
 
 def adopt_torchrun(trainer: Namespace) -> None:
-    """Take the number of processes from ``torchrun``, if it started this one, in place.
+    """Set devices and nodes to those of ``torchrun``, if it started this process, in place.
+
+    Several processes train by DDP, unless the recipe names a strategy.
 
     Args:
         trainer: The parsed ``trainer`` section of a recipe.

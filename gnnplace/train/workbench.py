@@ -160,7 +160,7 @@ class Workbench(StepObjective):
             max_age=None if hours is None else 3600.0 * hours,
         )
 
-    def labelled(self, label: str) -> Workbench:
+    def with_label(self, label: str) -> Workbench:
         """Return the same model with measurements of its own: by another name in the store."""
         workbench = copy.copy(self)
         workbench._store = replace(self._store, label=label)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.zoo.workload import Workload as Workload
     from gnnplace.zoo.workload import build as build
     from gnnplace.zoo.workload import default_batch as default_batch
-    from gnnplace.zoo.workload import generator as generator
+    from gnnplace.zoo.workload import list_workload_names as list_workload_names
+    from gnnplace.zoo.workload import make_generator as make_generator
     from gnnplace.zoo.workload import make_image_classifier as make_image_classifier
-    from gnnplace.zoo.workload import names as names
 
 __all__ = [
     "TRANSFORMERS_BATCH",
@@ -33,10 +33,10 @@ __all__ = [
     "Workload",
     "build",
     "default_batch",
-    "generator",
     "hugging_face",
+    "list_workload_names",
+    "make_generator",
     "make_image_classifier",
-    "names",
     "tower",
     "transformers_config",
     "word_loss",

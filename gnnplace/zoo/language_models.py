@@ -1,11 +1,14 @@
-"""Recurrent language models: LSTM or GRU (Zaremba et al., 2014), BigLSTM, cells sampled as ENAS
-does; and taggers, whose layers read a text both ways (Huang et al., 2015, arXiv 1508.01991, no
-CRF).
+"""Builds recurrent language models and taggers.
 
-``searched_rnn`` draws the cell as the controller of ENAS does before it has learned anything (Pham
-et al., ICML 2018, section 2.1: highway nodes, each on one earlier node, with tanh, ReLU, identity
-or sigmoid; the mean of the nodes that no other takes is the new state), unrolled over time: the
-second family of graphs of Addanki et al. (Placeto, NeurIPS 2019) and Wang et al. (2022).
+* ``rnn_lm``: LSTM or GRU (Zaremba et al., 2014).
+* ``big_lstm``: LSTM with projections (Jozefowicz et al., 2016, arXiv 1602.02410).
+* ``tagger``: layers that read a text in both directions (Huang et al., 2015, arXiv 1508.01991,
+  without its CRF).
+* ``searched_rnn``: a cell that is drawn as the untrained controller of ENAS draws it, unrolled over
+  time (Pham et al., ICML 2018, section 2.1). Each node of the cell is a highway node on one earlier
+  node, with tanh, ReLU, identity or sigmoid. The new state is the mean of the nodes that no other
+  node reads. It is the second family of graphs of Addanki et al. (Placeto, NeurIPS 2019) and Wang
+  et al. (2022).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo.workload import Workload, make_generator
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
@@ -30,13 +33,15 @@ CELLS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU
 
 
 class LanguageModel(nn.Module):
-    """Embedding, recurrent layers, head. [batch, length] -> [batch, length, classes].
+    """A model of an embedding, recurrent layers and a head that scores the classes of each word.
+
+    Input [batch, length], output [batch, length, classes].
 
     Args:
-        recurrent: the recurrent layers.
-        vocabulary: words.
-        width: the width of the embedding and of what the layers give.
-        classes: The classes of a word. By default, the vocabulary.
+        recurrent: The recurrent layers; they return their outputs first.
+        vocabulary: Number of words.
+        width: Width of the embedding and of the layers' outputs.
+        classes: Number of classes of a word; by default the vocabulary.
     """
 
     def __init__(
@@ -52,15 +57,22 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(width, classes or vocabulary)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Return the scores of every next word."""
+        """Return the scores of each class for every word. [batch, length, classes]"""
         return self.head(self.recurrent(self.embedding(words))[0])
 
 
 class Unrolled(nn.Module):
-    """A cell that is unrolled over time. [batch, length, width] -> the same, and the last state."""
+    """A recurrent layer whose cell, `step`, is called for each time step."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return all states, and the last one."""
+        """Return all states and the last one.
+
+        Args:
+            x: Inputs. [batch, length, width]
+
+        Returns:
+            States [batch, length, width] and the last state [batch, width].
+        """
         state = torch.zeros_like(x[:, 0])
         states = []
         for step_input in x.unbind(1):
@@ -69,17 +81,22 @@ class Unrolled(nn.Module):
         return torch.stack(states, 1), state
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Return the next state. [batch, width]."""
+        """Return the next state.
+
+        Args:
+            x: Inputs of one time step. [batch, width]
+            state: The state before. [batch, width]
+        """
         raise NotImplementedError
 
 
 class SearchedCell(Unrolled):
-    """A sampled cell unrolled over time. [batch, length, width] -> the same, and the last state.
+    """A recurrent layer with a cell of ENAS's search space.
 
     Args:
-        width: the width of inputs and state.
-        nodes: the nodes of the cell: which earlier node each takes (the first takes the input and
-            the state), and its activation.
+        width: Width of inputs and state.
+        nodes: For each node of the cell the earlier node that it reads, and its activation. The
+            first node reads the input and the state instead.
     """
 
     def __init__(self, width: int, nodes: list[tuple[int, str]]) -> None:
@@ -88,42 +105,65 @@ class SearchedCell(Unrolled):
         self.width = width
         self.first = nn.Linear(2 * width, 2 * width)
         self.others = nn.ModuleList(nn.Linear(width, 2 * width) for _ in nodes[1:])
-        taken = {source for source, _ in nodes[1:]}
-        self.loose = [i for i in range(len(nodes)) if i not in taken]
+        read_nodes = {source for source, _ in nodes[1:]}
+        self.unread = [i for i in range(len(nodes)) if i not in read_nodes]
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Return the next state. [batch, width]."""
+        """Return the next state, the mean of the nodes that no other node reads."""
         _, activation = self.nodes[0]
         gates = self.first(torch.cat([x, state], 1))
-        nodes = [self._highway(gates, state, activation)]
+        outputs = [self._apply_highway(gates, state, activation)]
         for layer, (source, activation) in zip(
             self.others, self.nodes[1:], strict=True
         ):
-            nodes.append(self._highway(layer(nodes[source]), nodes[source], activation))
-        total = nodes[self.loose[0]]
-        for i in self.loose[1:]:
-            total = total + nodes[i]
-        return total / len(self.loose)
+            gates = layer(outputs[source])
+            outputs.append(self._apply_highway(gates, outputs[source], activation))
+        total = outputs[self.unread[0]]
+        for i in self.unread[1:]:
+            total = total + outputs[i]
+        return total / len(self.unread)
 
-    def _highway(
-        self, y: torch.Tensor, before: torch.Tensor, activation: str
+    def _apply_highway(
+        self, gates: torch.Tensor, x: torch.Tensor, activation: str
     ) -> torch.Tensor:
-        gate, value = y.split(self.width, 1)
+        """Return the output of a highway node. [batch, width]
+
+        Args:
+            gates: The node's gate and value before their activations. [batch, 2 * width]
+            x: What the node passes on where its gate is closed. [batch, width]
+            activation: Key of `ACTIVATIONS`.
+        """
+        gate, value = gates.split(self.width, 1)
         gate = torch.sigmoid(gate)
-        return gate * ACTIVATIONS[activation](value) + (1.0 - gate) * before
+        return gate * ACTIVATIONS[activation](value) + (1.0 - gate) * x
 
 
 def sample_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
-    """Draw the earlier node and the activation of each node of a cell, uniformly."""
+    """Draw the earlier node and the activation of each node of a cell, uniformly.
+
+    Args:
+        architecture: Seed of the draws.
+        nodes: Number of nodes.
+    """
     random = python_random.Random(architecture)
-    return [
-        (random.randrange(max(1, i)), random.choice(list(ACTIVATIONS)))
-        for i in range(nodes)
-    ]
+    drawn_nodes = []
+    for i in range(nodes):
+        source = random.randrange(max(1, i))
+        activation = random.choice(list(ACTIVATIONS))
+        drawn_nodes.append((source, activation))
+    return drawn_nodes
 
 
-def _cell(name: str, cell: str) -> type[nn.LSTM] | type[nn.GRU]:
-    """Return the recurrent layers of that name; an error names the workload ``name``."""
+def _find_cell(name: str, cell: str) -> type[nn.LSTM] | type[nn.GRU]:
+    """Return the recurrent layers with a kind of cell.
+
+    Args:
+        name: The workload, for the message of an error.
+        cell: Key of `CELLS`.
+
+    Raises:
+        InputError: If there is no such cell.
+    """
     if cell not in CELLS:
         raise InputError(
             f"{name}: cell {cell!r}: unknown; there are {', '.join(CELLS)}"
@@ -139,8 +179,17 @@ def word_workload(
     vocabulary: int,
     classes: int | None = None,
 ) -> Workload:
-    """Return a model of [batch, length] words with a loss on the class of each, or the next."""
-    random = generator(0)
+    """Return a workload of random texts and random classes of their words.
+
+    Args:
+        name: Name of the workload.
+        model: The model. [batch, length] -> [batch, length, classes]
+        batch: Texts in a step.
+        length: Words of a text.
+        vocabulary: Number of words.
+        classes: Number of classes of a word; by default the vocabulary, for the next word.
+    """
+    random = make_generator(0)
     sizes = (vocabulary, classes or vocabulary)
     words, targets = (
         torch.randint(size, (batch, length), generator=random) for size in sizes
@@ -156,20 +205,20 @@ def rnn_lm(
     layers: int = 2,
     cell: str = "lstm",
 ) -> Workload:
-    """Build a recurrent language model. Its time steps are captured one by one.
+    """Build a recurrent language model, whose time steps are captured one by one.
 
     Args:
         batch: Texts in a step.
         length: Words of a text.
-        vocabulary: Words.
-        width: The width of embedding and state.
-        layers: Recurrent layers.
+        vocabulary: Number of words.
+        width: Width of embedding and state.
+        layers: Number of recurrent layers.
         cell: `lstm` or `gru`.
 
     Raises:
-        InputError: another cell.
+        InputError: If there is no such cell.
     """
-    recurrent = _cell("rnn_lm", cell)(width, width, layers, batch_first=True)
+    recurrent = _find_cell("rnn_lm", cell)(width, width, layers, batch_first=True)
     model = LanguageModel(recurrent, vocabulary, width)
     return word_workload("rnn_lm", model, batch, length, vocabulary)
 
@@ -185,22 +234,24 @@ def big_lstm(
 ) -> Workload:
     """Build BigLSTM (Jozefowicz et al., 2016, arXiv 1602.02410, section 4.2), small by default.
 
-    Every layer of LSTM cells is projected to the width of the embedding. Training scores `samples`
-    sampled words, not the vocabulary: a classifier of so many classes stands for them, without the
-    drawing and the gathering of their rows. The paper's sizes: a vocabulary of 793,470, 8,192 cells
-    and samples, a width of 1,024, texts of 20 words.
+    The output of every layer is projected to the width of the embedding. The paper trains on a
+    sample of the words instead of the vocabulary. Here a classifier with as many classes as the
+    sample has words stands for it; drawing the sample and gathering its rows are left out.
+
+    The paper's sizes are a vocabulary of 793,470, 8,192 cells and samples, a width of 1,024, and
+    texts of 20 words.
 
     Args:
         batch: Texts in a step.
         length: Words of a text.
-        vocabulary: Words of the embedding.
+        vocabulary: Number of words of the embedding.
         cells: Cells of a layer.
-        width: The width of the embedding and of the projected state.
-        layers: Recurrent layers.
+        width: Width of the embedding and of the projected state.
+        layers: Number of recurrent layers.
         samples: Words that a step scores.
 
     Raises:
-        InputError: the projection is not narrower than the cells.
+        InputError: If the projection is not narrower than the cells.
     """
     if width >= cells:
         raise InputError(f"big_lstm: width {width}: must be less than cells, {cells}")
@@ -218,23 +269,21 @@ def tagger(
     cell: str = "lstm",
     tags: int = 20,
 ) -> Workload:
-    """Build a tagger with bidirectional recurrent layers.
-
-    Its time steps are captured one by one.
+    """Build a tagger with bidirectional recurrent layers, captured one time step after the other.
 
     Args:
         batch: Texts in a step.
         length: Words of a text.
-        vocabulary: Words.
-        width: The width of the embedding, and of the state of both directions together.
-        layers: Recurrent layers.
+        vocabulary: Number of words.
+        width: Width of the embedding, and of the state of both directions together.
+        layers: Number of recurrent layers.
         cell: `lstm` or `gru`.
         tags: Classes of a word.
 
     Raises:
-        InputError: another cell.
+        InputError: If there is no such cell.
     """
-    make = _cell("tagger", cell)
+    make = _find_cell("tagger", cell)
     recurrent = make(width, width // 2, layers, batch_first=True, bidirectional=True)
     model = LanguageModel(recurrent, vocabulary, width, tags)
     return word_workload("tagger", model, batch, length, vocabulary, tags)
@@ -254,9 +303,9 @@ def searched_rnn(
         batch: Texts in a step.
         length: Words of a text.
         architecture: Seed of the cell.
-        nodes: The nodes of the cell.
-        vocabulary: Words.
-        width: The width of embedding and state.
+        nodes: Number of nodes of the cell.
+        vocabulary: Number of words.
+        width: Width of embedding and state.
     """
     cell = SearchedCell(width, sample_nodes(architecture, nodes))
     model = LanguageModel(cell, vocabulary, width)
@@ -264,5 +313,10 @@ def searched_rnn(
 
 
 def word_loss(scores: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of [batch, length, vocabulary] against [batch, length]."""
+    """Return the mean cross-entropy over all words.
+
+    Args:
+        scores: Scores of the classes. [batch, length, classes]
+        words: The right class of each word. [batch, length]
+    """
     return functional.cross_entropy(scores.flatten(0, 1), words.flatten())

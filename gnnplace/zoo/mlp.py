@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo.workload import Workload, make_generator
 
 
 class Block(nn.Module):
@@ -48,7 +48,7 @@ def mlp(
         depth: Blocks.
         classes: The number of classes of the classifier.
     """
-    random = generator(0)
+    random = make_generator(0)
     x = torch.randn(batch, width, generator=random)
     y = torch.randint(classes, (batch,), generator=random)
     return Workload("mlp", MLP(width, depth, classes), (x, y), functional.cross_entropy)

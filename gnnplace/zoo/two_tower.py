@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo.workload import Workload, make_generator
 
 
 def tower(inputs: int, hidden: int, outputs: int, depth: int) -> nn.Sequential:
@@ -65,7 +65,7 @@ def two_tower(
         hidden: Units of a hidden layer.
         depth: Hidden layers.
     """
-    random = generator(0)
+    random = make_generator(0)
     users = torch.randint(vocabulary, (batch, ids), generator=random)
     items = torch.randint(vocabulary, (batch, ids), generator=random)
     clicks = torch.randint(2, (batch,), generator=random).float()

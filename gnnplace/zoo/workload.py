@@ -1,8 +1,7 @@
-"""`Workload`: a model with example inputs and the loss that it is trained on.
+"""`Workload`: a model with example inputs and its loss; and the workloads that have names.
 
-Workloads by name, each imported when it is built.
-
-Models that suites and recipes alone name stand in `gnnplace.bench.models`.
+``workloads.json`` lists them. The module of a workload is imported when the workload is built.
+Models that only suites and recipes name are in `gnnplace.bench.models`.
 """
 
 from __future__ import annotations
@@ -30,10 +29,12 @@ class Workload:
 
     Attributes:
         name: The name of the workload.
-        model: The model in the mode (train or eval) that is to be captured.
-        inputs: Positional inputs, or a mapping of keyword inputs. Tensors have the batch first.
-        loss: Called with the model's output, and with the last inputs if it asks for more than
-            one argument (targets). `None`: the output's `.loss`, else the sum of the outputs.
+        model: The model, in the mode (train or eval) in which it is to be captured.
+        inputs: Positional inputs, or a mapping of keyword inputs. The first axis of tensors is the
+            batch.
+        loss: The loss. It is called with the model's output, and with the last inputs (targets) if
+            it has more than one parameter. None: the loss is the output's `.loss`, else the sum of
+            the outputs.
     """
 
     name: str
@@ -42,51 +43,59 @@ class Workload:
     loss: Loss | None = None
 
 
-def generator(seed: int) -> torch.Generator:
-    """Return a generator of random numbers for example inputs."""
+def make_generator(seed: int) -> torch.Generator:
+    """Return a seeded generator of random numbers for example inputs."""
     return torch.Generator().manual_seed(seed)
 
 
 def make_image_classifier(
     name: str, model: nn.Module, batch: int, size: int, classes: int
 ) -> Workload:
-    """Return a model of [batch, 3, size, size] images with a classification loss."""
-    random = generator(0)
-    x = torch.randn(batch, 3, size, size, generator=random)
-    y = torch.randint(classes, (batch,), generator=random)
-    return Workload(name, model, (x, y), functional.cross_entropy)
+    """Return the workload of an image classifier on random images and classes.
+
+    Args:
+        name: Name of the workload.
+        model: The model. [batch, 3, size, size] -> [batch, classes]
+        batch: Images in a step.
+        size: Height and width of an image.
+        classes: Number of classes.
+    """
+    random = make_generator(0)
+    images = torch.randn(batch, 3, size, size, generator=random)
+    targets = torch.randint(classes, (batch,), generator=random)
+    return Workload(name, model, (images, targets), functional.cross_entropy)
 
 
 WORKLOADS: Mapping[str, str] = json.loads(
     Path(__file__).with_name("workloads.json").read_text()
 )
-"""Name: module and function, as ``module:callable`` names a model of one's own."""
+"""Module and function of each workload, as ``module:callable``, by the workload's name."""
 
 
-def names() -> tuple[str, ...]:
+def list_workload_names() -> tuple[str, ...]:
     """Return the names of all workloads, sorted."""
     return tuple(sorted(WORKLOADS))
 
 
 def default_batch(name: str) -> int:
-    """Return the examples in a step of the workload as `build(name)` makes it.
+    """Return the number of examples in the batch that `build(name)` makes.
 
     Raises:
-        InputError: no such workload.
+        InputError: If there is no such workload.
     """
     return int(inspect.signature(find_factory(name)).parameters["batch"].default)
 
 
 def build(name: str, *, seed: int = 0, **size: object) -> Workload:
-    """Make a workload; the same arguments give the same parameters and inputs.
+    """Make a workload. The same arguments give the same parameters and inputs.
 
     Args:
         name: One of `names()`.
-        seed: The seed of the parameters.
-        **size: Arguments of its factory, such as `batch`.
+        seed: Seed of the parameters.
+        **size: Arguments of the workload's function, such as `batch`.
 
     Raises:
-        InputError: no such workload, or an argument that it does not have.
+        InputError: If there is no such workload, or it has no such argument.
     """
     factory = find_factory(name)
     parameters = inspect.signature(factory).parameters
@@ -104,10 +113,12 @@ def find_factory(name: str) -> Callable[..., Workload]:
     """Return the function that makes a workload.
 
     Raises:
-        InputError: no such workload.
+        InputError: If there is no such workload.
     """
     if name not in WORKLOADS:
-        raise InputError(f"{name!r}: no such workload; there are {', '.join(names())}")
+        raise InputError(
+            f"{name!r}: no such workload; there are {', '.join(list_workload_names())}"
+        )
     module, _, function = WORKLOADS[name].partition(":")
     factory: Callable[..., Workload] = getattr(import_module(module), function)
     return factory

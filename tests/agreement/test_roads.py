@@ -23,15 +23,15 @@ from gnnplace.plans.given import draft_spec
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.search.draft import realized
-from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.search.draft import realize_draft
+from gnnplace.plans.search.framework_pricing import make_pricer
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.plans.segments.recognition import read_configured_sizes
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
 from gnnplace.tracing.models import make_workload
 
@@ -67,7 +67,7 @@ EXPERTS = ("dp=8,ep=4,microbatch_size=1,zero=1", "dp=8,ep=2,microbatch_size=2")
 @cache
 def machine() -> Cluster:
     """The devices, with what libraries take of them."""
-    return cluster_with_headroom(preset(CLUSTER), "auto")
+    return cluster_with_headroom(make_preset(CLUSTER), "auto")
 
 
 @cache
@@ -82,7 +82,7 @@ def by_sizes(model: str, words: str) -> PlanAnswer:
     sizes = find_decoder(MODELS[model])
     assert isinstance(sizes, DecoderSizes)
     setting = make_pricing_setting(
-        replace(sizes, batch=BATCH), preset(CLUSTER), precision="bf16-mixed"
+        replace(sizes, batch=BATCH), make_preset(CLUSTER), precision="bf16-mixed"
     )
     return price(setting, parse_spec(words))
 
@@ -139,7 +139,7 @@ def test_a_captured_decoder_is_explained_as_its_sizes_are(words):
     """Parts and causes are one mechanism's, whatever its prices come from."""
     chain, spec = captured("llama"), parse_spec(words)
     draft = draft_spec(chain, machine(), spec)
-    priced = realized(pricer_of(chain, MeshFabric(machine()), draft.size), draft)
+    priced = realize_draft(make_pricer(chain, MeshFabric(machine()), draft.size), draft)
     step = CapturedStep(price_given_plan(chain, machine(), words), priced)
     by_sizes = SpecStep(chain.source.sizes.setting, spec)
     parts, expected = step_parts(step), step_parts(by_sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.bench.standings import merged
+from gnnplace.bench.standings import merge_best_known
 from gnnplace.bench.tables import controls, tables
 from tests.bench.rows import row
 
@@ -46,12 +46,14 @@ def test_every_family_counts_alike_and_is_drawn_whole():
 def test_a_summary_that_shows_the_learned_placer_shows_its_controls():
     rows = rows_of({"a": 0.9, "b": 1.0})
     titles = [
-        grid.title for grid in tables(rows, merged({}, rows), "annealing", "title")
+        grid.title
+        for grid in tables(rows, merge_best_known({}, rows), "annealing", "title")
     ]
     assert "Beside the controls, paired and bootstrapped over families" in titles
     others = [r for r in rows if r["placer"] == "learned"]
     titles = [
-        grid.title for grid in tables(others, merged({}, rows), "annealing", "title")
+        grid.title
+        for grid in tables(others, merge_best_known({}, rows), "annealing", "title")
     ]
     assert "Beside the controls, paired and bootstrapped over families" not in titles
 

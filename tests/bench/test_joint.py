@@ -19,7 +19,7 @@ from gnnplace.bench.suite import Cell, read_suite
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.plans.segments.chain import FASTEST
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.report.pictures import svg
 from tests.plans.toys import Given, chain, cluster
 
@@ -90,7 +90,7 @@ def test_one_device_takes_micro_batches_where_they_are_faster(power, size):
     joint = Joint(entry)
     joint.__dict__ |= {"chain": replace(chain(rng, batch=8), source=Grown(rng, 5))}
     joint.__dict__ |= {"cluster": cluster(2)}
-    assert joint._alone().file.microbatch_size == size
+    assert joint._plan_one_device().file.microbatch_size == size
 
 
 def test_searches_are_no_worse_than_what_they_search_among(rows):
@@ -122,7 +122,7 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
         rows=[["gpu:0"], ["gpu:1"]], recompute=SimpleNamespace(modules=[])
     )
     plan: Any = SimpleNamespace(file=SimpleNamespace(stages=[stage], microbatch_size=1))
-    machine = preset("nvlink-a100-2")
+    machine = make_preset("nvlink-a100-2")
     link = machine.links[0]
 
     def reduce(

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.runner import run_suite
-from gnnplace.bench.standings import merged, was_run
+from gnnplace.bench.standings import merge_best_known, was_run
 from gnnplace.cli.main import run
 
 EXECUTE = """
@@ -46,7 +46,7 @@ def test_executed_cells_tell_what_was_predicted_and_which_clock_ran(executed):
         assert 0 < row["step_time"] <= row["typical"]
         assert row["lower_bound"] is None  # of predictions it would be
     assert "Predicted against run" in summary
-    assert all(was_run(problem) for problem in merged({}, rows))
+    assert all(was_run(problem) for problem in merge_best_known({}, rows))
 
 
 def test_runs_are_not_recorded_as_best_known(executed):

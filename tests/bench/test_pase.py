@@ -9,17 +9,17 @@ from gnnplace.errors import InfeasibleError
 from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chains import capture_chain, on_cluster
+from gnnplace.plans.segments.chains import capture_chain, move_chain_to_cluster
 from gnnplace.plans.segments.splits import ShardMachine
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.problem import (
     build_captured_tables,
-    completed,
+    complete_strategy,
     price_captured_parts,
 )
 
-CLUSTER = preset("nvlink-a100-2")
+CLUSTER = make_preset("nvlink-a100-2")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,9 @@ def test_the_elimination_finds_what_trying_all_splits_finds():
     )
     chosen = best_strategy(build_captured_tables(step)).configuration
     found = price_captured_parts(step, chosen).total
-    every = (completed(step, split) for split in itertools.product(*step.options))
+    every = (
+        complete_strategy(step, split) for split in itertools.product(*step.options)
+    )
     assert found == pytest.approx(
         min(price_captured_parts(step, one).total for one in every)
     )
@@ -81,6 +83,6 @@ def test_the_trick_cuts_outputs_of_connected_layers_and_images_of_all_else():
 def test_what_cannot_be_is_refused(chain):
     with pytest.raises(InfeasibleError, match="networks with convolutions"):
         split_step(chain, CLUSTER, TRICK)
-    mixed = preset("mixed-a100-t4-4")
+    mixed = make_preset("mixed-a100-t4-4")
     with pytest.raises(InfeasibleError, match="devices of one kind"):
-        split_step(on_cluster(chain, mixed), mixed, PASE)
+        split_step(move_chain_to_cluster(chain, mixed), mixed, PASE)

@@ -13,11 +13,11 @@ from gnnplace.bench.rows import (
     read_rows,
     set_aside,
 )
-from gnnplace.bench.standings import merged
+from gnnplace.bench.standings import merge_best_known
 from gnnplace.bench.suite import check_suite_name, read_suite
 from gnnplace.errors import FormatError
 from gnnplace.placers.contract import branches as toy
-from gnnplace.problem import digest
+from gnnplace.problem import compute_digest
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.cluster.cluster import Link
 
@@ -29,7 +29,9 @@ def test_committed_rows_are_joined_again():
     rows = read_rows(ROOT / "results" / "standard" / "standard.jsonl")
     known = {row["problem"]: row["digest"] for row in rows}
     for entry in read_suite(ROOT / "suites" / "standard.yaml").problems[::8]:
-        assert digest(entry.load(ROOT / "suites")) == known[entry.key], entry.key
+        assert compute_digest(entry.load(ROOT / "suites")) == known[entry.key], (
+            entry.key
+        )
 
 
 def test_a_field_more_with_a_default_moves_no_digest():
@@ -45,9 +47,9 @@ def test_a_field_more_with_a_default_moves_no_digest():
     def with_more(device: dict[str, object], link: dict[str, object]) -> str:
         devices = tuple(Later(**one.model_dump(), **device) for one in cluster.devices)
         links = tuple(LaterLink(**one.model_dump(), **link) for one in cluster.links)
-        return digest(replace(problem, cluster=Cluster(devices, links)))
+        return compute_digest(replace(problem, cluster=Cluster(devices, links)))
 
-    told = digest(problem)
+    told = compute_digest(problem)
     assert with_more({}, {}) == told
     assert (
         len({told, with_more({"cooling": "water"}, {}), with_more({}, {"lanes": 2})})
@@ -57,10 +59,15 @@ def test_a_field_more_with_a_default_moves_no_digest():
 
 def test_what_a_problem_says_moves_its_digest():
     problem = toy()
-    told = {digest(problem), digest(replace(problem, state=problem.state + 1.0))}
+    told = {
+        compute_digest(problem),
+        compute_digest(replace(problem, state=problem.state + 1.0)),
+    }
     device, *others = problem.cluster.devices
     spare = (device.model_copy(update={"reserve": 1.0}), *others)
-    told.add(digest(replace(problem, cluster=Cluster(spare, problem.cluster.links))))
+    told.add(
+        compute_digest(replace(problem, cluster=Cluster(spare, problem.cluster.links)))
+    )
     assert len(told) == 3
 
 
@@ -87,7 +94,7 @@ def test_rows_may_lack_what_has_a_default(tmp_path):
         None,
         "",
     )
-    [best] = merged({}, [failed, ran]).values()
+    [best] = merge_best_known({}, [failed, ran]).values()
     assert (best.placer, best.step_time, best.commit) == ("heft", 1.0, "")
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gnnplace.bench.standings import (
-    merged,
+    merge_best_known,
     read_best_known,
     standings,
     write_best_known,
@@ -15,7 +15,10 @@ from tests.bench.rows import row
 
 
 def found(rows, rival="annealing"):
-    return {(s.placer, s.budget): s for s in standings(rows, merged({}, rows), rival)}
+    return {
+        (s.placer, s.budget): s
+        for s in standings(rows, merge_best_known({}, rows), rival)
+    }
 
 
 def portfolio():
@@ -91,7 +94,7 @@ def test_problems_that_changed_are_not_compared():
 def test_the_minimum_of_all_rows_is_kept_with_where_it_is_from(tmp_path):
     path = tmp_path / "best.json"
     assert read_best_known(path) == {}
-    first = merged(
+    first = merge_best_known(
         {}, [row("a", "heft", 2.0), row("a", "single", 3.0), row('b "x"', "heft", None)]
     )
     write_best_known(path, first)
@@ -99,7 +102,7 @@ def test_the_minimum_of_all_rows_is_kept_with_where_it_is_from(tmp_path):
         row("a", "annealing", 1.5, budget=10.0, seed=4),
         row('b "x"', "single", 7.0),
     ]
-    known = merged(read_best_known(path), again)
+    known = merge_best_known(read_best_known(path), again)
     write_best_known(path, known)
     assert read_best_known(path) == known
     best = known["a", "1:d"]
@@ -115,7 +118,9 @@ def test_the_minimum_of_all_rows_is_kept_with_where_it_is_from(tmp_path):
 
 def test_a_problem_that_changed_starts_anew(tmp_path):
     path = tmp_path / "best.json"
-    known = merged({}, [row("a", "heft", 2.0), row("a", "heft", 5.0, digest="1:e")])
+    known = merge_best_known(
+        {}, [row("a", "heft", 2.0), row("a", "heft", 5.0, digest="1:e")]
+    )
     assert {key: best.step_time for key, best in known.items()} == {
         ("a", "1:d"): 2.0,
         ("a", "1:e"): 5.0,

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gnnplace.bench.standings import merged, standings
+from gnnplace.bench.standings import merge_best_known, standings
 from gnnplace.bench.summary import (
     Section,
     SummaryOptions,
     page,
-    parts,
     print_standings,
     profile_plot,
     quality_plot,
+    split_rows,
     summarise,
 )
 from gnnplace.bench.tables import performance_profiles
@@ -36,13 +36,13 @@ def test_unseen_problems_stand_apart_as_well_and_clocks_do():
     ]
     rows += [row("c", "heft", 1.0, suite="run@1", clock="measured")]
     rows += [row("d", "heft", None, suite="run@1")]
-    assert {title: len(part) for title, part in parts(rows).items()} == {
+    assert {title: len(part) for title, part in split_rows(rows).items()} == {
         "s@1": 3,
         "s@1-held-out": 1,
         "run@1": 2,
     }
     rows += [row("c", "etf", 1.0, suite="run@1", clock="emulated")]
-    assert {title: len(part) for title, part in parts(rows).items()} == {
+    assert {title: len(part) for title, part in split_rows(rows).items()} == {
         "s@1": 3,
         "s@1-held-out": 1,
         "run@1-measured": 1,
@@ -96,7 +96,7 @@ def test_the_plot_has_a_line_a_placer_and_a_dot_a_budget():
             ("lost", 1.0, None),
         )
     ]
-    figure = quality_plot(standings(rows, merged({}, rows)), "a & b")
+    figure = quality_plot(standings(rows, merge_best_known({}, rows)), "a & b")
     [plot] = figure.axes
     lines = {line.get_label(): line.get_xydata().tolist() for line in plot.lines}
     assert list(lines) == ["heft", "learned <&>"]
@@ -120,7 +120,7 @@ def test_the_shade_is_the_interval_over_problems():
         row(p, "mine", t, budget=1.0)
         for p, t in zip("abc", (1.1, 1.3, 1.6), strict=True)
     ]
-    found = standings(rows, merged({}, rows))
+    found = standings(rows, merge_best_known({}, rows))
     [mine] = [standing for standing in found if standing.placer == "mine"]
     [plot] = quality_plot(found, "t").axes
     heights = {float(y) for y in plot.collections[-1].get_paths()[0].vertices[:, 1]}
@@ -139,7 +139,7 @@ def test_profiles_rise_and_show_the_largest_budget():
             row(p, "mine <&>", time, budget=1.0),
             row(p, "mine <&>", 9.0, budget=0.1),
         ]
-    figure = profile_plot(performance_profiles(rows, merged({}, rows)), "t")
+    figure = profile_plot(performance_profiles(rows, merge_best_known({}, rows)), "t")
     [plot] = figure.axes
     assert tooltips(svg(figure)) == [
         "best, 0 s: 100% within 5 %",
@@ -160,7 +160,7 @@ def test_no_profile_is_still_a_picture():
 
 def test_versions_of_a_suite_stand_apart():
     rows = [row("a", "heft", 1.0), row("a", "heft", 2.0, suite="s@2", digest="1:e")]
-    assert {title: len(part) for title, part in parts(rows).items()} == {
+    assert {title: len(part) for title, part in split_rows(rows).items()} == {
         "s@1": 1,
         "s@2": 1,
     }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gnnplace.bench.standings import merged
+from gnnplace.bench.standings import merge_best_known
 from gnnplace.bench.statistics import Interval
 from gnnplace.bench.tables import (
     BETTER,
@@ -24,7 +24,8 @@ from tests.bench.rows import row
 
 def found(rows):
     return {
-        grid.title: grid for grid in tables(rows, merged({}, rows), "annealing", "all")
+        grid.title: grid
+        for grid in tables(rows, merge_best_known({}, rows), "annealing", "all")
     }
 
 
@@ -83,12 +84,12 @@ def test_every_family_has_its_own_mean_against_the_best_of_all():
         row("d", "mine", None, family="rnn"),
         row("old", "mine", 7.0),
     ]
-    found = breakdown(rows, merged({}, rows), "family")
+    found = breakdown(rows, merge_best_known({}, rows), "family")
     assert list(found) == ["cnn", "rnn"]
     assert found["cnn"]["mine", 0.0].mean == pytest.approx(4.0)
     assert found["cnn"]["mine", 0.0].count == 2
     assert found["rnn"]["mine", 0.0].mean == pytest.approx(1.0)
-    assert breakdown(rows, merged({}, rows), "cluster") == {}
+    assert breakdown(rows, merge_best_known({}, rows), "cluster") == {}
 
 
 def test_seeds_are_paired_and_the_rest_meets_the_mean():
@@ -160,7 +161,7 @@ def test_shares_count_what_is_infeasible_as_never_solved():
     rows = [row(p, "best", 1.0) for p in "abcd"]
     rows += [row("a", "mine", 1.0), row("b", "mine", 1.2), row("c", "mine", 3.0)]
     rows += [row("d", "mine", None)]
-    best, mine = performance_profiles(rows, merged({}, rows))
+    best, mine = performance_profiles(rows, merge_best_known({}, rows))
     assert (best.placer, best.share(1.0)) == ("best", 1.0)
     assert mine.tried == 4
     assert [mine.share(factor) for factor in (1.0, 1.19, 1.2, 2.99, 3.0, 1e9)] == [
@@ -175,5 +176,5 @@ def test_shares_count_what_is_infeasible_as_never_solved():
 
 def test_seeds_of_a_problem_count_as_one_problem():
     rows = [row("a", "mine", 1.0, seed=0), row("a", "mine", 4.0, seed=1)]
-    (mine,) = performance_profiles(rows, merged({}, rows))
+    (mine,) = performance_profiles(rows, merge_best_known({}, rows))
     assert (mine.tried, mine.ratios) == (1, (2.0,))

@@ -23,7 +23,7 @@ from gnnplace.bench.cells import CellTask, list_tasks, run_task
 from gnnplace.bench.rows import read_rows, sole_writer
 from gnnplace.bench.runner import Override, Where, run_suite
 from gnnplace.bench.suite import cells, read_suite
-from gnnplace.bench.workers import CellWorker, here, in_processes
+from gnnplace.bench.workers import CellWorker, run_cells_here, run_cells_in_processes
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placers import contract
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_or_hangs_is_a_row_and_the_next_cell_runs(
 def test_workers_end_with_the_run(suite):
     """Whether it is stopped in the middle or killed: nobody is left behind."""
     read = read_suite(suite / "tiny.yaml")
-    running = in_processes(2, ["place"])(list_tasks(read, cells(read), suite))
+    running = run_cells_in_processes(2, ["place"])(list_tasks(read, cells(read), suite))
     next(running)
     mine = psutil.Process().children()
     assert len(mine) == 2
@@ -249,7 +249,7 @@ def test_the_same_cells_run_on_a_dask_cluster(suite):
 
 def test_places_that_are_none_are_one_line(suite, capsys):
     with pytest.raises(InputError, match="give a number above 0"):
-        in_processes(-1, [])
+        run_cells_in_processes(-1, [])
     more = ["bench", str(suite / "tiny.yaml"), "-o", str(suite / "r")]
     assert run([*more, "--processes", "2", "--dask", "tcp://localhost:1"]) == 2
     assert "--processes, --dask: give one" in capsys.readouterr().err
@@ -259,7 +259,7 @@ def test_places_that_are_none_are_one_line(suite, capsys):
     assert line.count("\n") == 1
 
 
-@pytest.mark.parametrize("runner", [here, partial(in_processes, 1)])
+@pytest.mark.parametrize("runner", [run_cells_here, partial(run_cells_in_processes, 1)])
 def test_compiling_is_told_before_the_first_cell(runner, monkeypatch):
     def warm_up(names, progress):
         progress(f"compiling for {names}")

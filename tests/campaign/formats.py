@@ -34,7 +34,7 @@ from gnnplace.placers import contract
 from gnnplace.placers.etf import Etf
 from gnnplace.plans.hybrid.convergence import read_epochs
 from gnnplace.problem import read_problem, write_problem
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 from gnnplace.problem.cluster.presets import read_cluster, write_cluster
 from gnnplace.problem.formats import convert
 from gnnplace.problem.placement import placement_to_data, read_placement_for
@@ -173,7 +173,7 @@ def read_placement(path: Path) -> None:
 
 
 def cluster(folder: Path) -> Path:
-    write_cluster(folder / "cluster.yaml", preset("mixed-a100-t4-4"))
+    write_cluster(folder / "cluster.yaml", make_preset("mixed-a100-t4-4"))
     return folder / "cluster.yaml"
 
 
@@ -313,7 +313,7 @@ def read_cached(path: Path) -> None:
     found = cache.load("ops", "k")
     assert found is None or isinstance(found[1], Conditions)
     fits = lambda value: value == [1.0, 2.0]  # noqa: E731
-    cache.kept("ops", "k", lambda: ([1.0, 2.0], 0.0), what="it", fits=fits)
+    cache.get_or_measure("ops", "k", lambda: ([1.0, 2.0], 0.0), what="it", fits=fits)
 
 
 _stores: dict[str, bytes] = {}
@@ -352,7 +352,7 @@ FORMATS = [
     Format("rows", rows, lines, read_result_rows),
     Format("best known", best_known, JSON, read_best_known),
     Format("pipedream", text_file("net.txt", PIPEDREAM), m.changed_text,
-           lambda path: convert(path, "pipedream", preset("nvlink-a100-2"))),
+           lambda path: convert(path, "pipedream", make_preset("nvlink-a100-2"))),
     Format("dnn-partitioning", text_file("net.json", json.dumps(PARTITIONING)), JSON,
            lambda path: convert(path, "dnn-partitioning", None)),
     Format("placeto", text_file("net.json", json.dumps(PLACETO)), JSON,

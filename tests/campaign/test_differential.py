@@ -22,7 +22,7 @@ import torch
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.tracing.models import capture, capture_workload
-from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import with_program_microbatches
 from gnnplace.tracing.program.optimizers import Optimizer, adamw, sgd
 from gnnplace.tracing.program.program import Program
 from gnnplace.tracing.step import StepModule
@@ -200,7 +200,9 @@ def off_in_double(seed: int, count: int, method: Optimizer) -> dict[str, float]:
     case = in_double(drawn(seed))
     work = Workload("random", case.model, case.inputs, case.loss)
     made = run_program(
-        microbatched(capture_workload(work, count, optimizer=method), count)
+        with_program_microbatches(
+            capture_workload(work, count, optimizer=method), count
+        )
     )
     found = errors((made.loss, made.gradients), whole_batch(in_double(drawn(seed))))
     return {name: error for name, error in found if error > DOUBLE_ROUNDING}
@@ -222,7 +224,7 @@ def test_micro_batches_of_a_random_model_equal_the_whole_batch_or_are_refused(
     assert program.batch is not None
     exceptions = program.batch.exceptions
     assert all(EXCEPTIONS.search(each) for each in exceptions), exceptions
-    made = run_program(microbatched(program, count))
+    made = run_program(with_program_microbatches(program, count))
     assert len(made.losses) == count
     if exceptions:
         print(f"not compared: {'; '.join(exceptions)}")

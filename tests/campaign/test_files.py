@@ -21,7 +21,7 @@ import pytest
 import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import GnnplaceError
-from gnnplace.explaining.measured_steps import measured_steps
+from gnnplace.explaining.measured_steps import read_measured_steps
 from gnnplace.launch.registry import read_launch_file
 from gnnplace.zoo.hf import hugging_face
 from tests.campaign import formats as f
@@ -163,7 +163,7 @@ ASKED = [
     launch("deepspeed", ".json", test_deepspeed.ZERO_1, f.JSON),
     Asked("config.json", config, f.JSON, by_function(lambda path: hugging_face(str(path)))),
     *[Asked(f"log of {name}", f.text_file("run.log", written(name, [9.0, *[0.8] * 20])),
-            m.changed_text, by_function(lambda path: measured_steps(str(path), SIZES)))
+            m.changed_text, by_function(lambda path: read_measured_steps(str(path), SIZES)))
       for name in LOGS],
     *[of_format(name) for name in
       ("shard plan", "calibration", "suite", "rows", "best known", "pipedream", "training",

@@ -28,7 +28,7 @@ import gnnplace
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import GnnplaceError
 from gnnplace.lightning import PlacedStrategy
-from gnnplace.plans.segments.stage_calls import drawn_alike
+from gnnplace.run.planned.draws import draw_as_plan
 from gnnplace.tracing.loading import make_shares
 from gnnplace.tracing.models import capture_workload
 from gnnplace.zoo import Workload
@@ -91,7 +91,7 @@ def plain(case: Drawn, shares: int, replicas: int = 1) -> Numbers:
 
     def step(number: int) -> torch.Tensor:
         outputs, begun = [], {n: t.clone() for n, t in case.model.named_buffers()}
-        with drawn_alike(0, number, 0) as draws:
+        with draw_as_plan(0, number, 0) as draws:
             for k, inputs in enumerate(
                 make_shares(work, shares) if shares > 1 else [case.inputs]
             ):

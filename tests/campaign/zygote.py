@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from gnnplace.processes import interrupts_held, let_interrupts
+from gnnplace.processes import hold_interrupts, let_interrupts
 
 GRACE = 3.0  # seconds in which the kernel may end and reap what is left
 MARK = "GNNPLACE_CAMPAIGN"
@@ -51,7 +51,7 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
     os.environ[MARK] = mark
     ours, theirs = os.pipe()  # a limit of files does not hold for it
     os.set_blocking(ours, False)
-    with interrupts_held():
+    with hold_interrupts():
         begin, pid = time.monotonic(), os.fork()
         if pid == 0:
             _child(job, theirs)

@@ -39,7 +39,7 @@ def test_every_choice_is_listed(
 
 
 def test_the_zoo_of_the_help_is_the_zoo() -> None:
-    assert zoo.names() == ZOO
+    assert zoo.list_workload_names() == ZOO
 
 
 def test_train_says_what_it_can_without_importing_anything(

@@ -96,7 +96,7 @@ def test_the_handler_is_put_back():
     assert run(["env", "--json"]) == 0
     assert signal.getsignal(signal.SIGINT) is before
     assert sys.unraisablehook is hook
-    assert not interrupts.interrupted()
+    assert not interrupts.was_interrupted()
 
 
 def test_an_interrupt_while_something_is_put_into_a_queue_waits(monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.problem.cluster import preset_names
-from tests.problem.formats.test_nccl_tests import new
+from tests.costs.test_nccl_tests import new
 
 
 @pytest.fixture

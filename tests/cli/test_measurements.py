@@ -12,9 +12,9 @@ from gnnplace.cli.main import run
 from gnnplace.measurements import MeasurementStore, Outcome
 from gnnplace.measurements.calibration import Calibration, read_calibration
 from gnnplace.problem import problem_to_data, write_problem
-from gnnplace.problem.cluster.machine import machine
+from gnnplace.problem.cluster.machine import describe_machine
 from gnnplace.problem.placement import placement_to_data
-from gnnplace.report import describe_environment as environment
+from gnnplace.report import collect_environment as environment
 from gnnplace.train.workbench import Workbench
 from tests.measurements.test_calibration import samples
 from tests.measurements.writer import run_record, step_record
@@ -104,7 +104,7 @@ def test_a_calibration_is_fitted_to_the_store_and_used_by_place(
     monkeypatch.setenv("GNNPLACE_STORE", str(tmp_path / "store.db"))
     for sample in samples(Calibration(op_overhead=1e-4)):
         record = run_record(
-            "p", fingerprint=sample.problem.fingerprint, machine=machine()
+            "p", fingerprint=sample.problem.fingerprint, machine=describe_machine()
         )
         record = replace(
             record,

@@ -8,7 +8,7 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.sharding.solver import search
-from tests.problem.formats.test_nccl_tests import new
+from tests.costs.test_nccl_tests import new
 from tests.sharding.problems import clique, every_point, random_problem, write_files
 
 SMALL = "mlp?depth=1&width=64&batch=8"
@@ -61,7 +61,7 @@ def test_a_fault_is_one_line_and_exit_2(tmp_path, path, capsys):
     np.savez(tmp_path / "random.npz", other=np.ones(2))  # No table is left.
     code, error = failure(["shard", path, "--json"], capsys)
     assert code == 2
-    assert "edges[0].cost: the npz has no array" in error
+    assert "edges[0].cost: the npz file has no array" in error
     code, error = failure(["shard", str(tmp_path / "none.json")], capsys)
     assert code == 2
     assert "none.json" in error

@@ -16,9 +16,9 @@ from gnnplace.costs.collectives import (
     _level,
     _ring,
     bus_bandwidth,
-    collective,
     collective_seconds,
-    group_of,
+    estimate_collective,
+    make_group,
 )
 from gnnplace.costs.links import (
     ERRORS,
@@ -31,7 +31,7 @@ from gnnplace.costs.links import (
     price_message,
 )
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster import Cluster, Device, Link, preset
+from gnnplace.problem.cluster import Cluster, Device, Link, make_preset
 
 SWITCHES = ("nvswitch-a100", "nvswitch-h100", "nvswitch-h200", "nvswitch-b200")
 SIZES = np.unique(np.round(np.logspace(0, 11, 221)))
@@ -48,21 +48,23 @@ SIZES = np.unique(np.round(np.logspace(0, 11, 221)))
 def test_published_all_reduces(fabric, count, gigabytes):
     """512 MiB in half precision: algorithm bandwidths as NVIDIA's collector has them."""
     size = 512 * 2.0**20
-    found = collective(ALL_REDUCE, size, Group(fabric, None, 1, count))
+    found = estimate_collective(ALL_REDUCE, size, Group(fabric, None, 1, count))
     assert found.provenance == MEASURED
     assert size / found.seconds / 1e9 == pytest.approx(gigabytes, rel=0.03)
 
 
 def test_elements_are_not_bytes():
     """134,217,728 elements of two bytes took 1.09 ms on eight H100."""
-    found = collective(ALL_REDUCE, 2 * 134_217_728, Group("nvswitch-h100", None, 1, 8))
+    found = estimate_collective(
+        ALL_REDUCE, 2 * 134_217_728, Group("nvswitch-h100", None, 1, 8)
+    )
     assert found.seconds == pytest.approx(1.09e-3, rel=0.01)
 
 
 def test_another_project_measured_the_same():
     """vTrain's all-reduces of 64 MB on 2, 4 and 8 A100, with another version of NCCL."""
     for count, seconds in ((2, 404.0e-6), (4, 540.6e-6), (8, 579.6e-6)):
-        found = collective(
+        found = estimate_collective(
             ALL_REDUCE, 64 * 2**20, Group("nvswitch-a100", None, 1, count)
         )
         assert found.seconds == pytest.approx(seconds, rel=0.12)
@@ -96,7 +98,7 @@ def test_more_devices_never_take_less_unless_measured_so(op, fabric):
     between = fabric not in (*SWITCHES, "pcie-l40s")
     for size in (1e3, 1e6, 64e6, 512e6):
         found = [
-            collective(op, size, Group(None, fabric, n, 1) if between else
+            estimate_collective(op, size, Group(None, fabric, n, 1) if between else
                        Group(fabric, None, 1, n))
             for n in (2, 4, 8, 16, 32)
         ]  # fmt: skip
@@ -108,11 +110,11 @@ def test_more_devices_never_take_less_unless_measured_so(op, fabric):
 def test_the_formula_by_hand(monkeypatch):
     table = LinkTable({}, {"wire": 1e-5}, {"wire": 1e9}, {"wire": "made up"})
     four = Group("wire", None, 1, 4)
-    reduce = collective(ALL_REDUCE, 8e6, four, table)
+    reduce = estimate_collective(ALL_REDUCE, 8e6, four, table)
     assert reduce.provenance == FORMULA
     assert reduce.seconds == pytest.approx(2e-5 + 1.5 * 8e-3)
     for op in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
-        assert collective(op, 8e6, four, table).seconds == pytest.approx(
+        assert estimate_collective(op, 8e6, four, table).seconds == pytest.approx(
             1.5e-5 + 0.75 * 8e-3
         )
     monkeypatch.setattr("gnnplace.costs.links.load_shipped_links", lambda: table)
@@ -124,22 +126,22 @@ def test_servers_go_in_stages():
     table = LinkTable(
         {}, {"in": 0.0, "out": 0.0}, {"in": 1e9, "out": 1e8}, {"in": "a", "out": "b"}
     )
-    found = collective(ALL_REDUCE, 4e6, Group("in", "out", 2, 4), table)
+    found = estimate_collective(ALL_REDUCE, 4e6, Group("in", "out", 2, 4), table)
     assert found.seconds == pytest.approx(2 * 0.75 * 4e-3 + 1e-2)
-    gather = collective(ALL_GATHER, 4e6, Group("in", "out", 2, 4), table)
+    gather = estimate_collective(ALL_GATHER, 4e6, Group("in", "out", 2, 4), table)
     assert gather.seconds == pytest.approx(0.75 * 4e-3 + 0.5e-2)
-    exchange = collective(ALL_TO_ALL, 4e6, Group("in", "out", 2, 4), table)
+    exchange = estimate_collective(ALL_TO_ALL, 4e6, Group("in", "out", 2, 4), table)
     assert exchange.seconds == pytest.approx(0.75 * 2e-3 + 0.5 * 4e-2)
 
 
 def test_measured_between_servers_goes_before_stages():
-    whole = collective(
+    whole = estimate_collective(
         ALL_REDUCE, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8)
     )
     assert whole.provenance == MEASURED
     # The source: 64.5 MB in 7.07 ms.
     assert whole.seconds == pytest.approx(7.0e-3, rel=0.1)
-    gather = collective(
+    gather = estimate_collective(
         ALL_GATHER, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8)
     )
     assert gather.provenance == NEIGHBOUR
@@ -148,12 +150,16 @@ def test_measured_between_servers_goes_before_stages():
 
 def test_other_numbers_of_devices_lie_between():
     low, mid, high = (
-        collective(ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, n)).seconds
+        estimate_collective(
+            ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, n)
+        ).seconds
         for n in (4, 6, 8)
     )
     assert low < mid < high
     assert (
-        collective(ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, 6)).provenance
+        estimate_collective(
+            ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, 6)
+        ).provenance
         == NEIGHBOUR
     )
 
@@ -207,26 +213,26 @@ def test_bus_bandwidth_of_a_fabric():
 
 
 def test_groups_of_clusters():
-    cluster = preset("dgx-h100-2x8")
-    assert group_of(cluster, range(16)) == Group(
+    cluster = make_preset("dgx-h100-2x8")
+    assert make_group(cluster, range(16)) == Group(
         "nvswitch-h100", "infiniband-dgx-h100", 2, 8
     )
-    assert group_of(cluster, [0, 3, 5]) == Group("nvswitch-h100", None, 1, 3)
-    assert group_of(cluster, [0, 8]) == Group(None, "infiniband-dgx-h100", 2, 1)
+    assert make_group(cluster, [0, 3, 5]) == Group("nvswitch-h100", None, 1, 3)
+    assert make_group(cluster, [0, 8]) == Group(None, "infiniband-dgx-h100", 2, 1)
     # Servers with different numbers of devices.
-    assert group_of(cluster, [0, 1, 8]) is None
-    assert group_of(preset("nvlink-h100-8"), range(8)) is None
-    assert group_of(cluster, [4]) == Group(None)
+    assert make_group(cluster, [0, 1, 8]) is None
+    assert make_group(make_preset("nvlink-h100-8"), range(8)) is None
+    assert make_group(cluster, [4]) == Group(None)
 
 
 def test_links_that_are_not_there_make_no_group():
     devices = tuple(Device(name=n, kind="h100", memory=1.0) for n in "ab")
     link = Link(source="a", target="b", latency=0.0, bandwidth=1.0, fabric="pcie-l40s")
-    assert group_of(Cluster(devices, (link,)), [0, 1]) is None
+    assert make_group(Cluster(devices, (link,)), [0, 1]) is None
 
 
 def test_one_device_exchanges_nothing():
-    assert collective(ALL_REDUCE, 1e9, Group(None)).seconds == 0.0
+    assert estimate_collective(ALL_REDUCE, 1e9, Group(None)).seconds == 0.0
     assert (collective_seconds(ALL_REDUCE, SIZES, Group("nvswitch-a100")) == 0).all()
 
 
@@ -235,13 +241,13 @@ def test_faults():
     with pytest.raises(
         InputError, match="collective 'broadcast': unknown; use one of all_reduce"
     ):
-        collective("broadcast", 1.0, two)
+        estimate_collective("broadcast", 1.0, two)
     with pytest.raises(InputError, match="must be a number from 0 on"):
-        collective(ALL_REDUCE, -1.0, two)
+        estimate_collective(ALL_REDUCE, -1.0, two)
     with pytest.raises(
         InputError, match="fabric 'rope': unknown; known: nvswitch-a100"
     ):
-        collective(ALL_REDUCE, 1.0, Group("rope", None, 1, 2))
+        estimate_collective(ALL_REDUCE, 1.0, Group("rope", None, 1, 2))
     with pytest.raises(InputError, match="fabric 'rope': unknown"):
         price_message("rope", 1.0)
     with pytest.raises(InputError, match="must be a number from 0 on"):

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.costs.frameworks.constants import hardware
+from gnnplace.costs.frameworks.constants import load_hardware_constants
 from gnnplace.costs.kernels import find_kernels
 from gnnplace.costs.tables import load_shipped_tables
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.gpus import get_figures
 
 
 def test_products_are_those_of_the_table_at_a_sustained_clock():
@@ -20,7 +20,7 @@ def test_products_are_those_of_the_table_at_a_sustained_clock():
     shapes = [tuple(int(size) for size in sizes[1:4]) for sizes in large.sizes[:40]]
     found = np.array([own.products([shape]) for shape in shapes])
     ratio = np.median(found / large.seconds[:40])
-    assert ratio == pytest.approx(hardware()["products.h100"], rel=0.05)
+    assert ratio == pytest.approx(load_hardware_constants()["products.h100"], rel=0.05)
 
 
 def test_longer_examples_attend_at_a_better_rate():
@@ -34,7 +34,9 @@ def test_longer_examples_attend_at_a_better_rate():
 
 def test_bytes_pass_at_a_share_of_the_memorys_bandwidth():
     own = find_kernels("a100-80", "triton")
-    assert own.stream(1e9) == pytest.approx(1e9 / (0.75 * figures("a100-80").bandwidth))
+    assert own.stream(1e9) == pytest.approx(
+        1e9 / (0.75 * get_figures("a100-80").bandwidth)
+    )
 
 
 def test_a_gpu_without_constants_is_named_with_those_that_have_some():

@@ -9,7 +9,7 @@ from gnnplace.costs.memory import state_terms
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import build_problem
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 from gnnplace.problem.cluster.headroom import PROCESS, SLACK, with_slack
 
 MEBI = 2**20
@@ -86,10 +86,10 @@ def test_held():
 
 
 def test_headroom_auto():
-    cluster = with_slack(preset("nvswitch-h100-8"))
+    cluster = with_slack(make_preset("nvswitch-h100-8"))
     usable = cluster.memory[0]
     assert usable * (1 + SLACK) + PROCESS - 1e9 == pytest.approx(79e9)
-    alone = preset("pcie-t4-2")
+    alone = make_preset("pcie-t4-2")
     graph = ComputationGraph.from_tensors(["a"], [])
     problem = build_problem("p", graph, alone, {"t4": [1.0]})
     gnnplace.check_headroom("auto")

@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Group, collective
-from gnnplace.costs.frameworks.constants import framework
+from gnnplace.costs.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    Group,
+    estimate_collective,
+)
+from gnnplace.costs.frameworks.constants import load_framework_constants
 from gnnplace.costs.network import ServerNetwork, get_network
 from gnnplace.problem.cluster import Cluster, Device, Link
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 
 def network(cluster: Cluster, name: str = "pytorch") -> ServerNetwork:
     """As a framework's constants see a cluster."""
-    return get_network(cluster, framework(name))
+    return get_network(cluster, load_framework_constants(name))
 
 
 def of_links(channel: str | None) -> Cluster:
@@ -29,7 +34,7 @@ def of_links(channel: str | None) -> Cluster:
 
 
 def test_servers_are_read_off_fabrics_and_off_bandwidths():
-    found = network(preset("dgx-h100-4x8"))
+    found = network(make_preset("dgx-h100-4x8"))
     assert (found.per_server, found.fabric, found.card) == (8, "nvswitch-h100", 50e9)
     plain = network(of_links(None))
     assert (plain.per_server, plain.fabric) == (2, None)
@@ -39,18 +44,18 @@ def test_servers_are_read_off_fabrics_and_off_bandwidths():
 
 
 def test_inside_a_server_the_table_answers():
-    own = network(preset("dgx-h100-4x8"))
+    own = network(make_preset("dgx-h100-4x8"))
     group = Group("nvswitch-h100", per_server=8)
     assert (
         own.exchange(ALL_GATHER, 8, 1e8, 8)
-        == collective(ALL_GATHER, 1e8, group).seconds
+        == estimate_collective(ALL_GATHER, 1e8, group).seconds
     )
-    assert own.reduce(8, 1e8, 8) == collective(ALL_REDUCE, 1e8, group).seconds
+    assert own.reduce(8, 1e8, 8) == estimate_collective(ALL_REDUCE, 1e8, group).seconds
 
 
 def test_a_ring_over_servers_has_all_cards_of_a_server():
     """Eight cards of 50 GB/s at 0.9, (n - 1) / n of the bytes and 15 latencies."""
-    own = network(preset("dgx-h100-4x8"))
+    own = network(make_preset("dgx-h100-4x8"))
     rates = own.rates
     seconds = (
         15 / 16 * 4e9 / min(8 * 50e9 * rates["card_gather"], rates["server_links"])
@@ -63,7 +68,9 @@ def test_a_ring_over_servers_has_all_cards_of_a_server():
 
 
 def test_a_framework_may_have_a_network_of_its_own():
-    slow, fast = (network(preset("dgx-h100-4x8"), n) for n in ("nanotron", "pytorch"))
+    slow, fast = (
+        network(make_preset("dgx-h100-4x8"), n) for n in ("nanotron", "pytorch")
+    )
     assert slow.exchange(ALL_GATHER, 16, 1e6, 8) > 5 * fast.exchange(
         ALL_GATHER, 16, 1e6, 8
     )

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.costs import OPTIMIZERS, newton_schulz_shapes, optimizer_kind
+from gnnplace.costs import OPTIMIZERS, get_optimizer_kind, list_newton_schulz_products
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price, price_spec
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 
 TINY = DecoderSizes(
     layers=2,
@@ -67,7 +67,7 @@ def state_of(optimizer):
 def optimizer_bytes(name, words="dp=1,microbatch_size=1", **changes):
     """Bytes of the optimizer's state of the tiny decoder on each device of a plan."""
     setting = make_pricing_setting(
-        TINY, preset("nvswitch-h100-8"), optimizer=name, **changes
+        TINY, make_preset("nvswitch-h100-8"), optimizer=name, **changes
     )
     priced = price_spec(setting, parse_spec(words))
     return [cost.terms.optimizer for cost in priced.costs]
@@ -141,11 +141,13 @@ def test_half_parameters_have_a_float32_copy():
 
 
 def test_the_update_moves_the_bytes_of_its_optimizer():
-    setting = make_pricing_setting(TINY, preset("nvswitch-h100-8"))
+    setting = make_pricing_setting(TINY, make_preset("nvswitch-h100-8"))
     stream = setting.framework.kernels.stream(1.0)
     updates = {}
     for name in OPTIMIZERS:
-        changed = make_pricing_setting(TINY, preset("nvswitch-h100-8"), optimizer=name)
+        changed = make_pricing_setting(
+            TINY, make_preset("nvswitch-h100-8"), optimizer=name
+        )
         (cost,) = price_spec(changed, parse_spec("dp=1,microbatch_size=1")).costs
         updates[name] = cost.update / stream / TINY.parameters
     # AdamW reads gradient, parameter and two moments, and writes three; SGD reads two, writes one.
@@ -158,8 +160,8 @@ def test_the_update_moves_the_bytes_of_its_optimizer():
 
 
 def test_newton_schulz_has_the_narrow_side_as_rows():
-    shapes = newton_schulz_shapes(96, 32)
-    assert shapes == newton_schulz_shapes(32, 96)
+    shapes = list_newton_schulz_products(96, 32)
+    assert shapes == list_newton_schulz_products(32, 96)
     assert shapes[:3] == [(32, 32, 96), (32, 32, 32), (32, 96, 32)]
     assert len(shapes) == 15
 
@@ -169,13 +171,13 @@ def test_every_optimizer_names_its_source():
     with pytest.raises(
         InputError, match="'lamb': unknown; use one of adamw, adam, adamw-8bit"
     ):
-        optimizer_kind("lamb")
+        get_optimizer_kind("lamb")
 
 
 def test_quantized_states_do_not_leave_the_gpu():
     setting = make_pricing_setting(
         TINY,
-        preset("nvswitch-h100-8"),
+        make_preset("nvswitch-h100-8"),
         framework_name="megatron-lm",
         optimizer="adamw-8bit",
     )

@@ -1,8 +1,20 @@
 import numpy as np
 import pytest
 
-from gnnplace.costs.calibration import NINETY, calibrate, spread, widened, with_table
-from gnnplace.costs.kin import SPECIAL, apart, find_kin, on_tensor_cores, tensor_types
+from gnnplace.costs.calibration import (
+    NINETY,
+    calibrate,
+    spread,
+    widen_error,
+    with_table,
+)
+from gnnplace.costs.kin import (
+    SPECIAL,
+    find_kin,
+    measure_distance,
+    tensor_types,
+    uses_tensor_cores,
+)
 from gnnplace.costs.prediction import (
     MISALIGNED,
     NEIGHBOUR,
@@ -15,7 +27,7 @@ from gnnplace.costs.prediction import (
 from gnnplace.costs.rows import Record, Rows, from_records, roofline, write_rows
 from gnnplace.costs.tables import FOLDER, CostTables, load_shipped_tables
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.gpus import GPUS, figures
+from gnnplace.problem.cluster.gpus import GPUS, get_figures
 
 
 def products(
@@ -138,7 +150,7 @@ def test_a_table_of_an_unknown_kind_is_refused(tmp_path) -> None:
 def test_the_tables_are_small_and_every_row_is_of_a_known_kind() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 1e6
     for kind, rows in load_shipped_tables().rows.items():
-        assert figures(kind).product
+        assert get_figures(kind).product
         assert len(rows) > 50
         assert (rows.seconds > 1e-7).all()
 
@@ -154,14 +166,16 @@ def test_spread_holds_nine_in_ten_and_weighs_tries_alike() -> None:
     normal = np.random.default_rng(0).normal(0, 0.2, 20000)
     assert spread([normal]) == pytest.approx(0.2, rel=0.05)
     assert spread([normal, np.full(2, 5.0)]) > 1  # half of the weight
-    assert widened(1.0, 3) > widened(1.0, 30) > 1
+    assert widen_error(1.0, 3) > widen_error(1.0, 30) > 1
 
 
 def test_the_nearest_gpu_of_products_has_the_same_watts_a_flop() -> None:
     others = [kind for kind in GPUS if kind != "h200"]
-    nearest = min(others, key=lambda kind: apart("h200", kind, "matmul", "bfloat16"))
+    nearest = min(
+        others, key=lambda kind: measure_distance("h200", kind, "matmul", "bfloat16")
+    )
     assert nearest in ("h100", "gh200")
-    assert apart("h200", "h200", "matmul", "bfloat16") == 0
+    assert measure_distance("h200", "h200", "matmul", "bfloat16") == 0
 
 
 def test_kin_end_somewhere() -> None:
@@ -184,10 +198,10 @@ def convolution(m: int, n: int, k: int, dtype: str = "float32") -> Rows:
 
 
 def test_types_of_tensor_cores_answer_for_each_other() -> None:
-    assert on_tensor_cores("a100", "tf32")
-    assert on_tensor_cores("v100", "float16")
-    assert not on_tensor_cores("v100", "bfloat16")
-    assert not on_tensor_cores("p100", "float16")
+    assert uses_tensor_cores("a100", "tf32")
+    assert uses_tensor_cores("v100", "float16")
+    assert not uses_tensor_cores("v100", "bfloat16")
+    assert not uses_tensor_cores("p100", "float16")
     assert tensor_types("a100", "convolution", "tf32", "v100") == ("float16",)
     assert tensor_types("a100", "add", "tf32", "v100") == ()
     assert tensor_types("p100", "convolution", "float16", "v100") == ()

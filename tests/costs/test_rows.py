@@ -5,13 +5,13 @@ from gnnplace.costs.rows import (
     SHORTEST,
     Record,
     from_records,
-    joined,
+    join_rows,
     read_rows,
     roofline,
     write_rows,
 )
 from gnnplace.errors import FormatError, InputError
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.gpus import get_figures
 
 RECORDS = [
     Record(
@@ -50,7 +50,7 @@ def test_operations_are_those_of_the_formulas() -> None:
 
 
 def test_the_roofline_is_the_larger_bound_above_the_shortest_kernel() -> None:
-    rows, gpu = from_records(RECORDS), figures("h100")
+    rows, gpu = from_records(RECORDS), get_figures("h100")
     bound = [
         max(
             flops / gpu.flops(str(dtype)) + exponentials / gpu.exponentials,
@@ -112,4 +112,4 @@ def test_a_table_that_is_not_there_is_refused(tmp_path) -> None:
 
 def test_rows_without_seconds_are_left_out() -> None:
     assert len(from_records([Record("relu", "float32", 0.0), RECORDS[0]])) == 1
-    assert len(joined([from_records(RECORDS), from_records(RECORDS[:1])])) == 6
+    assert len(join_rows([from_records(RECORDS), from_records(RECORDS[:1])])) == 6

@@ -13,7 +13,7 @@ from gnnplace.explaining.steps import PARTS, step_causes, step_parts
 from gnnplace.plans.answers import price_given_plan
 from gnnplace.plans.given import draft_spec
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.draft import realize_draft
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.spec import parse_spec
 from tests.plans.toys import chain, cluster
@@ -33,7 +33,7 @@ def explained(words, machine, model=None):
     """The step of a plan in words of a toy model."""
     model = model or chain(np.random.default_rng(0), count=8, batch=8)
     draft = draft_spec(model, machine, parse_spec(words))
-    priced = realized(Pricer(model, MeshFabric(machine), draft.size), draft)
+    priced = realize_draft(Pricer(model, MeshFabric(machine), draft.size), draft)
     return CapturedStep(price_given_plan(model, machine, words), priced)
 
 

@@ -11,7 +11,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 PARTS = {"across": 0.05, "inside": 0.1, "clock": 0.6, "host": 0.2}
 
@@ -89,7 +89,7 @@ LLAMA = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 128256)
 def test_sockets_between_servers_are_told_from_a_plan():
     """ZeRO 3 over four servers whose network is a hundredth of its speed."""
     setting = make_pricing_setting(
-        LLAMA, preset("dgx-h100-4x8"), framework_name="pytorch"
+        LLAMA, make_preset("dgx-h100-4x8"), framework_name="pytorch"
     )
     spec = parse_spec("dp=32,microbatch_size=1,batch=64,zero=3")
     explained = SpecStep(setting, spec)

@@ -13,10 +13,10 @@ from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 LLAMA = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 128256)
-CLUSTER = preset("dgx-h100-4x8")
+CLUSTER = make_preset("dgx-h100-4x8")
 WORDS = [
     "dp=4,tp=8,microbatch_size=1,batch=64",
     "dp=2,tp=2,pp=8,microbatch_size=1,batch=64,zero=1,recompute=full",
@@ -124,7 +124,7 @@ def test_waits_hold_launches_too():
     """Three quarters of a step of one micro-batch on four equal ranks, kernels or launches."""
     small = DecoderSizes(128, 64, 4, 4, 256, 64, 128)
     own = make_pricing_setting(
-        small, preset("nvswitch-h100-8"), framework_name="megatron-lm"
+        small, make_preset("nvswitch-h100-8"), framework_name="megatron-lm"
     )
     words = parse_spec("pp=4,microbatch_size=1,batch=1")
     parts = step_parts(SpecStep(own, words))

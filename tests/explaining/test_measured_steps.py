@@ -8,8 +8,8 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.explaining.measured_steps import (
     RunSizes,
     find_run_sizes,
-    measured_steps,
     read_log_steps,
+    read_measured_steps,
 )
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
 
@@ -66,7 +66,7 @@ def test_seconds_an_iteration_and_thousands_of_milliseconds():
     ("told", "seconds"), [("0.83s", 0.83), ("830ms", 0.83), ("5 us", 5e-6)]
 )
 def test_seconds_may_be_said(told, seconds):
-    found = measured_steps(told, SIZES)
+    found = read_measured_steps(told, SIZES)
     assert found.seconds == pytest.approx(seconds)
     assert found.source == ""
 
@@ -74,7 +74,7 @@ def test_seconds_may_be_said(told, seconds):
 @pytest.mark.parametrize("told", ["830", "0s", "-1s", "soon", "no/such/log"])
 def test_what_is_neither_is_one_line(told):
     with pytest.raises(InputError, match="--measured") as caught:
-        measured_steps(told, SIZES)
+        read_measured_steps(told, SIZES)
     assert "\n" not in str(caught.value)
 
 
@@ -82,7 +82,7 @@ def test_a_log_without_steps_is_one_line(tmp_path):
     path = tmp_path / "log"
     path.write_text("hello\n" * 1000)
     with pytest.raises(FormatError, match="has no training step of Megatron-LM"):
-        measured_steps(str(path), SIZES)
+        read_measured_steps(str(path), SIZES)
 
 
 def bar(done, total, seconds, name=""):
@@ -170,5 +170,5 @@ def test_two_runs_are_said():
 def test_bytes_that_are_no_utf8_and_carriage_returns_are_read(tmp_path):
     path = tmp_path / "run.log"
     path.write_bytes(b"caf\xe9\n" + bars(60, 2.0).encode() + b"\x1b[A\xff")
-    measured = measured_steps(str(path), SIZES)
+    measured = read_measured_steps(str(path), SIZES)
     assert (measured.seconds, measured.first_line) == (2.0, 2)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.computation_graph import quotient, united
+from gnnplace.graph.computation_graph import quotient, unite_groups
 from tests.random_problems import random_graph, random_problem, seeds
 
 
@@ -126,8 +126,10 @@ def test_edges_are_those_of_networkx_and_bytes_are_those_that_leave(seed):
 def test_classes_that_meet_in_a_group_are_one():
     label = np.array([3, 1, 1, 2, -1, 4], np.int32)
     group = np.array([0, 0, 1, 1, 2, 3], np.int32)
-    assert united(label, group, 4).tolist() == [1, 1, -1, 4]
-    assert united(np.full(2, -1, np.int32), np.array([0, 1], np.int32), 2).tolist() == [
+    assert unite_groups(label, group, 4).tolist() == [1, 1, -1, 4]
+    assert unite_groups(
+        np.full(2, -1, np.int32), np.array([0, 1], np.int32), 2
+    ).tolist() == [
         -1,
         -1,
     ]
@@ -152,4 +154,4 @@ def test_classes_are_components_under_their_smallest_label(seed):
         expected.append(
             min((k for kind, k in component if kind == "label"), default=-1)
         )
-    assert united(label, group, 8).tolist() == expected
+    assert unite_groups(label, group, 8).tolist() == expected

@@ -133,7 +133,7 @@ def test_kernels_are_listed():
 def test_without_the_compiler_all_of_it_is_python():
     code = """if True:
         from gnnplace.graph import jit, kernels
-        print(type(kernels.least_first).__name__, jit.ahead([1], 0))"""
+        print(type(kernels.order_producers_first).__name__, jit.ahead([1], 0))"""
     off = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     said = subprocess.run(
         [sys.executable, "-c", code],

@@ -10,7 +10,7 @@ from gnnplace.graph.kernels import (
     average_finite,
     components,
     flows_between,
-    grouped,
+    group_entries,
     sum_finite,
     sum_op_flows,
 )
@@ -23,7 +23,7 @@ from tests.random_problems import random_problem, seeds
 @given(key=st.lists(st.integers(0, 9), max_size=60))
 def test_entries_are_grouped_as_they_are_listed(key):
     array = np.array(key, np.int32)
-    offset, entry = grouped(array, 11)
+    offset, entry = group_entries(array, 11)
     assert entry.tolist() == np.argsort(array, kind="stable").tolist()
     assert np.diff(offset).tolist() == np.bincount(array, minlength=11).tolist()
 

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.narrow import (
-    bundled,
-    crossing_bytes,
-    leads_elsewhere,
-    segments,
+    bundle_tensors,
+    compute_crossing_bytes,
+    cut_line,
+    find_leading_elsewhere,
     split_cycles,
 )
 from tests.random_problems import random_problem, seeds
@@ -39,7 +39,7 @@ def test_segments_are_the_best_of_all_cuts(seed):
     rng = np.random.default_rng(seed)
     # At most one place a bin, so that all are candidates, and no segment above the longest.
     work, crossing = np.ones(7), rng.uniform(1.0, 9.0, 6)
-    segment = segments(work, crossing, 3)
+    segment = cut_line(work, crossing, 3)
     assert (np.diff(segment) >= 0).all()
     assert segment.max() < 3
     cut = list(np.flatnonzero(np.diff(segment)) + 1)
@@ -51,9 +51,9 @@ def test_segments_are_the_best_of_all_cuts(seed):
 
 def test_no_cut_where_none_may_be():
     crossing = np.full(9, np.inf)
-    assert (segments(np.ones(10), crossing, 4) == 0).all()
+    assert (cut_line(np.ones(10), crossing, 4) == 0).all()
     crossing[4] = 1.0
-    assert segments(np.ones(10), crossing, 4).tolist() == [0] * 5 + [1] * 5
+    assert cut_line(np.ones(10), crossing, 4).tolist() == [0] * 5 + [1] * 5
 
 
 def test_a_tensor_crosses_every_place_up_to_its_last_consumer_once():
@@ -61,9 +61,9 @@ def test_a_tensor_crosses_every_place_up_to_its_last_consumer_once():
         list("abcd"), [(0, 5.0, [1, 3]), (1, 2.0, [2])]
     )
     place = np.arange(4, dtype=np.int32)
-    assert crossing_bytes(graph, place, 4).tolist() == [5.0, 7.0, 5.0]
+    assert compute_crossing_bytes(graph, place, 4).tolist() == [5.0, 7.0, 5.0]
     place[3] = -1
-    assert crossing_bytes(graph, place, 4).tolist() == [5.0, 2.0, 0.0]
+    assert compute_crossing_bytes(graph, place, 4).tolist() == [5.0, 2.0, 0.0]
 
 
 def test_weight_gradients_lead_to_no_other_segment():
@@ -71,7 +71,7 @@ def test_weight_gradients_lead_to_no_other_segment():
     graph = ComputationGraph.from_tensors(list("abc"), [(0, 1.0, [1, 2])])
     segment = np.array([1, 0, 1], dtype=np.int32)
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
-    found = leads_elsewhere(*arrays, np.ones(3, dtype=bool), segment)
+    found = find_leading_elsewhere(*arrays, np.ones(3, dtype=bool), segment)
     assert found.tolist() == [True, False, False]
 
 
@@ -97,12 +97,12 @@ def test_bundles_keep_bytes_and_consumers():
     graph = ComputationGraph.from_tensors(
         list("abc"), [(0, 1.0, [1, 2]), (0, 2.0, [2, 1]), (0, 4.0, [2]), (1, 8.0, [2])]
     )
-    assert bundled(graph).size.tolist() == [3.0, 4.0, 8.0]
-    assert bundled(graph).edges[2].sum() == graph.edges[2].sum()
+    assert bundle_tensors(graph).size.tolist() == [3.0, 4.0, 8.0]
+    assert bundle_tensors(graph).edges[2].sum() == graph.edges[2].sum()
 
 
 def one_by_one(graph):
-    """What ``bundled`` makes, tensor by tensor."""
+    """What ``bundle_tensors`` makes, tensor by tensor."""
     size = {}
     for k in range(graph.num_tensors):
         key = (int(graph.producer[k]), tuple(sorted(graph.consumers(k).tolist())))
@@ -124,7 +124,7 @@ def test_bundles_are_those_made_tensor_by_tensor(seed):
         for k in rng.integers(ops, size=rng.integers(0, 60)).tolist()
     ]
     graph = ComputationGraph.from_tensors([str(i) for i in range(ops)], tensors)
-    made = bundled(graph)
+    made = bundle_tensors(graph)
     found = [
         (int(made.producer[k]), float(made.size[k]), made.consumers(k).tolist())
         for k in range(made.num_tensors)

@@ -133,9 +133,9 @@ def fails(graph, cost, edge_cost, seed):
         ),
         (
             "in-time",
-            "'in-time': it is of the placer learned alone, which finds it as it places",
+            "'in-time': only the placer learned can use it, which picks the next op",
         ),
-        ("learned-order", "it is of the placer gnn alone"),
+        ("learned-order", "only the placer gnn can use it"),
         ("nowhere:order", "cannot import 'nowhere'"),
         ("mine_orders:missing", "no callable 'missing'"),
         ("mine_orders:short", "no permutation of the graph's 4 ops"),

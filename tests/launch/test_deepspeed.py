@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.launch.deepspeed import nearest_deepspeed, write_deepspeed
+from gnnplace.launch.deepspeed import iterate_deepspeed_mends, write_deepspeed
 from gnnplace.launch.deepspeed_reading import read_deepspeed
-from gnnplace.launch.importing import completed
+from gnnplace.launch.importing import complete_launch_plan
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 
@@ -114,7 +114,7 @@ def test_a_micro_batch_that_is_left_out_is_what_replicas_leave():
     plan = read_deepspeed(
         '{"train_batch_size": 32, "gradient_accumulation_steps": 2}', "file"
     )
-    found = completed(plan, 8)
+    found = complete_launch_plan(plan, 8)
     assert (found.dp, found.microbatch_size, found.microbatches) == (8, 2, 2)
 
 
@@ -123,7 +123,7 @@ def test_experts_lie_whole_on_autoep():
     sizes = DecoderSizes(4, 256, 8, 8, 512, 64, 512, experts=ExpertLayers(8, 2, 512))
     plan = LaunchPlan(dp=4, tp=2, ep=2, sp=False, microbatch_size=1, batch=8, zero=1, sizes=sizes,
                       precision="bf16-master", gradients="same", optimizer="adamw")  # fmt: skip
-    ((told, whole),) = nearest_deepspeed(plan)
+    ((told, whole),) = iterate_deepspeed_mends(plan)
     assert (told.split()[0], whole.ep, whole.etp) == ("ep=2", 4, 1)
     data = json.loads(write_deepspeed(whole, []))
     assert data["expert_parallel"] == {"enabled": True, "autoep_size": 4}

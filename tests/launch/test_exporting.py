@@ -11,7 +11,7 @@ import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.exporting import export_plan
-from gnnplace.launch.importing import completed, make_captured_spec
+from gnnplace.launch.importing import complete_launch_plan, make_captured_spec
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.registry import LAUNCHERS, get_launcher, read_launch_file
 from gnnplace.plans.decoders.decoder import DecoderSizes
@@ -101,9 +101,9 @@ def test_what_is_not_priced_is_said():
 
 def test_replicas_that_a_file_leaves_open_are_the_clusters():
     plan = LaunchPlan(tp=2, pp=2, microbatch_size=1, batch=8)
-    assert completed(plan, 8).dp == 2
+    assert complete_launch_plan(plan, 8).dp == 2
     with pytest.raises(InputError, match="6 processes are no multiple of tp x cp x pp"):
-        completed(plan, 6)
+        complete_launch_plan(plan, 6)
     with pytest.raises(InputError, match="does not say microbatch_size"):
         make_captured_spec(LaunchPlan(dp=2, batch=8))
 

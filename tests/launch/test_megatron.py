@@ -200,7 +200,7 @@ def test_what_contradicts_of_experts_is_one_line(change, told):
 @pytest.mark.parametrize(
     ("pattern", "told"),
     [
-        ("[1]*13", "is of 13 layers, and there are 14"),
+        ("[1]*13", "is a pattern of 13 layers, and --num-layers is 14"),
         ("[1]*9999*9999*9999", "is no pattern"),
         ("__import__('os').system('touch /tmp/never')", "is no pattern"),
         ("[0]*7+[2]*7", "is no pattern"),
@@ -249,8 +249,8 @@ def test_a_layout_says_the_layers_of_every_stage(layout, layers):
     ("change", "told"),
     [
         ("  --decoder-first-pipeline-num-layers: two\n", "was 2 before"),
-        ("  --account-for-loss-in-pipeline-split: true\n", "takes one of them"),
-        ("  --pipeline-model-parallel-layout: tE|L\n", "takes one of them"),
+        ("  --account-for-loss-in-pipeline-split: true\n", "give one of them"),
+        ("  --pipeline-model-parallel-layout: tE|L\n", "give one of them"),
         ("  --recompute-granularity: full\n", "must be uniform or block"),
         ("  --recompute-granularity: some\n", "full or selective"),
         ("  --world-size: 6\n", "no multiple of tp x cp x pp"),

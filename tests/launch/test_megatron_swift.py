@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.errors import FormatError
-from gnnplace.launch.registry import launcher_of_file, read_launch_file
+from gnnplace.launch.registry import find_launcher_of_file, read_launch_file
 
 SCRIPT = """
 PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
@@ -33,7 +33,7 @@ def write(tmp_path, command, flags):
 def test_defaults_are_ms_swift_s(tmp_path):
     """As in `examples/megatron/lora/qwen3_235b.sh`."""
     path = write(tmp_path, "sft", "--global_batch_size 32")
-    assert launcher_of_file(path) == "megatron-lm"
+    assert find_launcher_of_file(path) == "megatron-lm"
     plan = read_launch_file(path)
     assert plan.words == (
         "dp=2,tp=4,ep=8,microbatch_size=1,zero=1,gradients=fp32,recompute=full"
@@ -76,4 +76,4 @@ def test_preferences_are_a_line_and_what_trains_nothing_is_refused(tmp_path):
     path = tmp_path / "plain.sh"
     path.write_text("swift sft --model a/b --deepspeed zero3\n")
     with pytest.raises(FormatError, match="a file of ms-swift, which is not read"):
-        launcher_of_file(path)
+        find_launcher_of_file(path)

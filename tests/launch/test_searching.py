@@ -11,14 +11,14 @@ import gnnplace
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.explaining import explain_launch_plan
-from gnnplace.launch.importing import completed, make_captured_spec
+from gnnplace.launch.importing import complete_launch_plan, make_captured_spec
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.megatron import write_megatron
 from gnnplace.launch.megatron_script import read_megatron
 from gnnplace.launch.registry import LAUNCHERS
 from gnnplace.launch.searching import (
     LauncherSearch,
-    can_say,
+    can_express,
     price_launch_plan,
     with_priced_schedule,
 )
@@ -104,8 +104,8 @@ def test_experts_that_are_whole_on_shards_are_priced_as_such():
 
 def test_replicas_that_a_file_leaves_open_fill_the_cluster():
     plan = LaunchPlan(tp=4, microbatch_size=1, batch=64, sizes=SIZES)
-    assert completed(plan, 64).dp == 16
-    assert "dp=16" in str(completed(plan, 64).spec)
+    assert complete_launch_plan(plan, 64).dp == 16
+    assert "dp=16" in str(complete_launch_plan(plan, 64).spec)
 
 
 @pytest.mark.parametrize("name", ["megatron-lm", "torchtitan", "nanotron", "deepspeed"])
@@ -115,7 +115,7 @@ def test_the_best_plan_of_a_launcher_is_no_slower_than_any_that_it_can_say(name)
     found = LauncherSearch(replace(SIZES, batch=64), resolve_cluster(cluster)).find(
         name
     )
-    assert can_say(LAUNCHERS[name], found.plan)
+    assert can_express(LAUNCHERS[name], found.plan)
     assert found.answer.feasible
     framework = LAUNCHERS[name].framework
     for tp, pp in itertools.product((1, 2, 4, 8, 16), repeat=2):

@@ -14,7 +14,7 @@ from gnnplace.launch.trades import (
     FINE_STEP,
     STEP,
     device_frontier,
-    least_memory,
+    find_leanest_plan,
     memory_frontier,
     with_memory_below,
 )
@@ -43,7 +43,7 @@ def test_less_memory_takes_more_time(search: LauncherSearch) -> None:
 
 
 def test_nothing_has_less_than_the_least_memory(search: LauncherSearch) -> None:
-    answer = least_memory(search, "megatron-lm")
+    answer = find_leanest_plan(search, "megatron-lm")
     with pytest.raises(InfeasibleError):
         with_memory_below(search, answer, 1 - FINE_STEP).find("megatron-lm")
     # It is priced with the memory that devices have.
@@ -58,8 +58,8 @@ def test_the_least_memory_at_a_rate_is_no_less_than_without(
     search: LauncherSearch,
 ) -> None:
     rate = 0.7 * (search.find("accelerate").answer.tokens_per_second or 0.0)
-    fast = least_memory(replace(search, rate=rate), "accelerate")
-    lean = least_memory(search, "accelerate")
+    fast = find_leanest_plan(replace(search, rate=rate), "accelerate")
+    lean = find_leanest_plan(search, "accelerate")
     assert (fast.answer.tokens_per_second or 0.0) >= rate
     assert (fast.answer.peak or 0.0) >= (lean.answer.peak or 0.0)
 

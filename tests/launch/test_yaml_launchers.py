@@ -16,8 +16,8 @@ from gnnplace.launch.neox import read_neox
 from gnnplace.launch.registry import (
     READERS,
     find_framework,
+    find_launcher_of_file,
     get_reader,
-    launcher_of_file,
     read_launch_file,
 )
 from gnnplace.launch.searching import price_launch_plan
@@ -380,7 +380,7 @@ def test_arguments_of_trl_train_all_parameters_unless_they_say_otherwise(
     """As in `recipes/` of huggingface/alignment-handbook and open-r1."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL + keys)
-    assert launcher_of_file(path) == "trl"
+    assert find_launcher_of_file(path) == "trl"
     plan = read_trl(TRL + keys, "a.yaml")
     assert (plan.lora, plan.recompute, plan.zero) == (lora, recompute, 0)
     assert [entry.key for entry in plan.not_priced] == not_priced
@@ -398,7 +398,7 @@ def test_a_json_of_deepspeed_may_lie_in_a_folder_above(tmp_path):
 def test_tokens_of_a_tokenizer_are_not_nanotron_s(tmp_path):
     path = tmp_path / "a.yml"
     path.write_text("base_model: a/b\ntokens:\n  bos_token: <s>\nmicro_batch_size: 1\n")
-    assert launcher_of_file(path) == "axolotl"
+    assert find_launcher_of_file(path) == "axolotl"
 
 
 def test_layers_in_place_of_attention_have_no_sizes():

@@ -12,7 +12,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.measurements.calibration import (
     Calibration,
     Forward,
-    calibrated,
+    apply_calibration,
     cross_validated,
     fit,
     mean_overlap,
@@ -20,12 +20,12 @@ from gnnplace.measurements.calibration import (
     read_calibration,
     write_calibration,
 )
-from gnnplace.measurements.candidates import draw_candidates
 from gnnplace.measurements.samples import Sample, agreement
 from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement
+from gnnplace.run.measuring.candidates import draw_candidates
 from gnnplace.simulation import simulate
 
 TRUE = Calibration(3e-5, 2e-5, 6e-5, 0.08)
@@ -154,12 +154,12 @@ def test_one_device_has_no_contention():
 
 def test_the_calibrated_problem_is_the_same_structure_with_other_costs():
     p = problem()
-    better = calibrated(p, Calibration(1e-6, 1e-5, 2e-5, 0.1), 0.5)
+    better = apply_calibration(p, Calibration(1e-6, 1e-5, 2e-5, 0.1), 0.5)
     assert better.fingerprint == p.fingerprint
     assert better.time["cpu"] == pytest.approx((p.time["cpu"] + 1e-6) * 1.05)
     link = better.cluster.links[0]
     assert (link.send_overhead, link.receive_overhead) == pytest.approx((1.5e-5, 2e-5))
-    fast = calibrated(p, Calibration(-1.0, -1.0, -1.0), 0.0)
+    fast = apply_calibration(p, Calibration(-1.0, -1.0, -1.0), 0.0)
     assert (fast.time["cpu"] == 0).all()
     assert fast.cluster.links[0].send_overhead == 0
 

@@ -6,12 +6,12 @@ import json
 
 import torch
 
-from gnnplace.problem.cluster.machine import machine, versions
+from gnnplace.problem.cluster.machine import describe_machine, list_versions
 
 
 def test_they_say_what_times_depend_on():
-    about = json.loads(json.dumps(machine()))
+    about = json.loads(json.dumps(describe_machine()))
     assert about["cores"] >= 1
     assert about["memory"] > 1e8
     assert about["cpu"]
-    assert versions()["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert list_versions()["torch"].split("+")[0] == torch.__version__.split("+")[0]

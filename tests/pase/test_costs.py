@@ -21,8 +21,14 @@ from benchmarks.pase.layers import (
 )
 from benchmarks.pase.networks.registry import build_network
 from benchmarks.pase.networks.transforming import TransformerSizes, mixture
-from gnnplace.costs.collectives import ALL_REDUCE, BUCKET, Exchange, Group, collective
-from gnnplace.problem.cluster import preset
+from gnnplace.costs.collectives import (
+    ALL_REDUCE,
+    BUCKET,
+    Exchange,
+    Group,
+    estimate_collective,
+)
+from gnnplace.problem.cluster import make_preset
 from gnnplace.sharding import best_strategy
 
 UNIT = Machine(flops=1.0, bandwidth=1.0, element=1, state=4)
@@ -199,7 +205,7 @@ def test_split_experts_get_their_tokens_from_all_devices():
 
 def test_a_known_fabric_prices_reductions_and_resharding():
     """What collectives take on eight H100, in place of bytes over a bandwidth."""
-    exchange = Exchange(preset("nvswitch-h100-8"))
+    exchange = Exchange(make_preset("nvswitch-h100-8"))
     known = Machine(bandwidth=exchange.bandwidth, exchange=exchange)
     plain = Machine(bandwidth=exchange.bandwidth)
     layer = next(
@@ -217,7 +223,7 @@ def test_a_known_fabric_prices_reductions_and_resharding():
     sizes = [4.0 * layer.elements(axes) for axes in layer.parameters]
     expected = sum(
         min(size / BUCKET, 1.0)
-        * collective(ALL_REDUCE, max(size, BUCKET), eight).seconds
+        * estimate_collective(ALL_REDUCE, max(size, BUCKET), eight).seconds
         for size in sizes
     )
     assert priced.gradient[whole] == pytest.approx(expected, rel=1e-9)

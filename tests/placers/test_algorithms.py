@@ -10,7 +10,7 @@ import pytest
 
 from gnnplace.placers import contract
 from gnnplace.placers.m_sct import favourite_children
-from gnnplace.placers.min_cut import parts
+from gnnplace.placers.min_cut import cut_into_parts
 from gnnplace.placers.search.chunks import cut_by_shares, find_unit_chunks
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import SearchSpace
@@ -64,7 +64,7 @@ def test_min_cut_cuts_the_thin_edge():
     problem = build_problem(
         "cliques", graph, cluster, {"fast": np.ones(8), "slow": np.ones(8)}
     )
-    part = parts(SearchSpace(problem), np.array([0, 1], dtype=np.int32), 0)
+    part = cut_into_parts(SearchSpace(problem), np.array([0, 1], dtype=np.int32), 0)
     assert part.tolist() in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)
 
 
@@ -77,7 +77,7 @@ def test_min_cut_keeps_the_standard_output_clean(capfd):
     cost = np.array([10_000.0] + [1.0] * 11)
     cluster = contract.branches(num_devices=8).cluster
     problem = build_problem("ring", graph, cluster, {"fast": cost, "slow": cost})
-    part = parts(SearchSpace(problem), np.arange(8, dtype=np.int32), 1)
+    part = cut_into_parts(SearchSpace(problem), np.arange(8, dtype=np.int32), 1)
     assert len(part) == 12
     print("still here")
     ctypes.CDLL(None).fflush(None)

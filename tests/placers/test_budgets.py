@@ -9,7 +9,7 @@ import pytest
 import gnnplace
 from gnnplace.bench.suite import dataset_problem
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.placers.search.space import counted
+from gnnplace.placers.search.space import count_looks
 from gnnplace.placing.roster import make_placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.data.captured import open_shipped_store
@@ -35,7 +35,7 @@ def seconds_by_looks(space, name, looks, seed=0):
     """Step times after so many looks at the clock each."""
     times = []
     for budget in looks:
-        with counted():
+        with count_looks():
             placer = make_placer(name)
             times.append(
                 placer.place(space.problem, budget=budget, seed=seed, space=space)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.placers.coarse_annealing import GROUPS, has_time, projected
+from gnnplace.placers.coarse_annealing import GROUPS, has_time, project_placement
 from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.search.coarse_problem import coarse_problem
 from gnnplace.placers.search.space import NO_BUDGET
@@ -34,7 +34,7 @@ def test_a_projection_puts_ops_where_their_groups_are():
     space, coarse = SearchSpace(problem), coarse_problem(problem, 50)
     assert coarse is not None
     found = best_construction(SearchSpace(coarse.problem), np.random.default_rng(0))
-    fine = projected(space, coarse, found, NO_BUDGET)
+    fine = project_placement(space, coarse, found, NO_BUDGET)
     assert (fine.device == found.device[coarse.group]).all()
     own = coarse.fine_order(problem, found.order)
     assert space.score(fine.device, fine.order) <= space.score(fine.device, own)

@@ -15,7 +15,7 @@ from gnnplace.placers.constructions import (
     cheapest_first,
     run_member,
 )
-from gnnplace.placers.search.space import NO_BUDGET, counted, now
+from gnnplace.placers.search.space import NO_BUDGET, count_looks, read_clock
 from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.microbatching import with_microbatches
@@ -136,16 +136,16 @@ def test_of_a_large_graph_two_members_run_and_those_that_would_be_late_are_named
     as_if_large,
 ):
     space = SearchSpace(contract.training_chain())
-    with counted():
-        early = best_construction(space, rng(), now() + 2)
+    with count_looks():
+        early = best_construction(space, rng(), read_clock() + 2)
     for name in ("contiguous", "min-cut", "etf"):
         assert name in early.note
     assert "single" not in early.note.split("(no time")[1]
     assert "heft-contention" not in early.note.split("(no time")[1]
     scores = []
     for looks in (1, 5, 20, 100, 1000):
-        with counted():
-            found = best_construction(space, rng(), now() + looks)
+        with count_looks():
+            found = best_construction(space, rng(), read_clock() + looks)
         scores.append(space.score(found.device, found.order))
     assert scores == sorted(scores, reverse=True)
     assert "no time" not in found.note
@@ -165,9 +165,9 @@ def test_one_device_of_a_large_graph_takes_all_of_its_work(as_if_large, monkeypa
 
 def test_a_large_graph_has_quick_bounds_where_there_is_no_time_for_others(as_if_large):
     problem = contract.training_chain(num_layers=20)
-    with counted():
+    with count_looks():
         late = placer("heft").place(problem, budget=1)
-    with counted():
+    with count_looks():
         early = placer("heft").place(problem, budget=100)
     whole = placer("heft").place(problem)
     assert QUICK in late.bound_by

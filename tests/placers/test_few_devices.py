@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.contract import branches, training_chain
-from gnnplace.placers.few_devices import on_subcluster, subclusters
+from gnnplace.placers.few_devices import make_subproblem, subclusters
 from gnnplace.placing.roster import place
 from gnnplace.problem.constraints import Constraints, ConstraintWords
 from gnnplace.simulation import simulate
@@ -35,7 +35,7 @@ def test_sub_clusters_stand_for_all(seed):
         found = []
         for devices in sets:
             try:
-                made = on_subcluster(problem, tuple(devices))
+                made = make_subproblem(problem, tuple(devices))
                 found.append(place(made, placer="exact").step_time)
             except InfeasibleError:
                 continue

@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.placers.group_search import EVALUATIONS, GROUPS, GroupSearch, groups_of
+from gnnplace.placers.group_search import EVALUATIONS, GROUPS, GroupSearch, make_groups
 from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import simulate
@@ -22,7 +22,7 @@ def layered():
 
 
 def test_groups_keep_units_whole_and_only_allowed_devices(layered):
-    group, allowed = groups_of(layered)
+    group, allowed = make_groups(layered)
     assert len(allowed) <= GROUPS
     assert set(group.tolist()) == set(range(len(allowed)))
     for unit in range(layered.num_units):
@@ -33,7 +33,7 @@ def test_groups_keep_units_whole_and_only_allowed_devices(layered):
 
 def test_micro_batches_share_their_groups():
     cut = with_microbatches(contract.training_chain(num_layers=30), 4)
-    group, allowed = groups_of(cut)
+    group, allowed = make_groups(cut)
     assert 1 < len(allowed) <= GROUPS
     index = cut.graph.index
     for layer in range(30):
@@ -68,7 +68,7 @@ def simulate_time(search, found):
 @pytest.mark.parametrize("name", NAMES)
 def test_both_make_as_many_evaluations_of_the_same_groups(layered, name):
     result = placer(name).place(layered, seed=1)
-    count = len(groups_of(layered)[1])
+    count = len(make_groups(layered)[1])
     assert result.note == f"{EVALUATIONS} evaluations, {count} groups"
     assert simulate(layered, result.placement).step_time == result.step_time
 

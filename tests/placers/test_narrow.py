@@ -14,8 +14,8 @@ from gnnplace.placers.narrow import (
     best_first,
     constructions,
     first_priorities,
+    make_scheduled_state,
     rank_starts,
-    scheduled,
 )
 from gnnplace.placers.search.chunk_search import ChunkSearch
 from gnnplace.placers.search.coarse_problem import narrow_groups, narrow_problem
@@ -111,7 +111,8 @@ def test_starts_are_the_best_first_and_the_first_few_are_tried_in_two_orders():
     scores = [start.score for start in starts]
     assert scores == sorted(scores)
     both = [
-        scheduled(coarse, start.unit_device, priorities)[0].score for start in starts
+        make_scheduled_state(coarse, start.unit_device, priorities)[0].score
+        for start in starts
     ]
     assert min(scores) == min(both)
 

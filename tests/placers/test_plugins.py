@@ -13,7 +13,7 @@ import pytest
 
 import gnnplace
 from gnnplace.bench.rows import read_rows
-from gnnplace.bench.standings import merged, standings
+from gnnplace.bench.standings import merge_best_known, standings
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placers import contract, plugins
@@ -136,7 +136,7 @@ def test_its_row_comes_out_where_it_belongs(folder):
     assert found[0]["step_time"] == found[1]["step_time"]
     committed = read_rows(ROOT / "benchmarks/results/standard/standard.jsonl")
     same = [row for row in committed if row["problem"] == found[0]["problem"]]
-    told = standings([*same, found[0]], merged({}, [*same, found[0]]))
+    told = standings([*same, found[0]], merge_best_known({}, [*same, found[0]]))
     ratio = {
         one.placer: one.ratio.mean for one in told if one.ratio and one.budget == 0.0
     }
@@ -190,7 +190,7 @@ def test_an_option_may_have_the_name_of_a_built_in_one(folder, monkeypatch):
 
 def test_entry_points_are_placers_and_take_no_name_twice(folder, monkeypatch):
     def installed(*points):
-        plugins.installed.cache_clear()
+        plugins.find_installed_placers.cache_clear()
         monkeypatch.setattr(plugins, "entry_points", lambda group: points)
 
     point = EntryPoint("my-placer", "mine:MyPlacer", plugins.GROUP)
@@ -209,4 +209,4 @@ def test_entry_points_are_placers_and_take_no_name_twice(folder, monkeypatch):
             make_placer("gone")
     finally:
         monkeypatch.undo()
-        plugins.installed.cache_clear()
+        plugins.find_installed_placers.cache_clear()

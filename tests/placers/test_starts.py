@@ -91,7 +91,7 @@ def test_what_a_constraint_is_against_is_refused():
     start = gnnplace.place(problem, placer="single", budget=0.0).placement
     device = problem.cluster.devices[int(start.device[0])].name
     space = space_with_start(problem, start)
-    forbidden = gnnplace.constrained(
+    forbidden = gnnplace.apply_constraints(
         problem, gnnplace.as_constraints({"forbid": {"f0": [device]}})
     )
     with pytest.raises(InputError, match=r"start: op .* forbidden to it; loosen that"):

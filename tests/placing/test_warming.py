@@ -13,7 +13,7 @@ from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.coarse_problem import LEAST_OPS
 from gnnplace.placing import warming
 from gnnplace.placing.roster import THROUGHPUT
-from gnnplace.placing.warming import beside
+from gnnplace.placing.warming import warm_beside
 from gnnplace.policy import learned
 
 
@@ -89,7 +89,7 @@ def test_what_is_compiled_is_told(notes, monkeypatch):
     one_more = kernel(importlib.import_module("one_more_kernel").one_more)
     lines = []
     monkeypatch.setattr(warming, "EVERY", 0.0)
-    with warming._telling(lines.append, ["best"], large=True):
+    with warming._report_progress(lines.append, ["best"], large=True):
         assert one_more(np.array([1.0])) == 2.0
     assert len(lines) == 1
     ready, number = map(int, re.search(r": (\d+) of (\d+)$", lines[0]).groups())
@@ -129,7 +129,7 @@ def test_it_is_waited_for(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warming, "MODULE", "this")
-    with beside(["learned"]):
+    with warm_beside(["learned"]):
         assert len(started) == 1
     assert started[0].returncode == 0
 
@@ -138,7 +138,7 @@ def test_one_that_fails_is_of_no_consequence(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warming, "MODULE", "no_such_module")
-    with beside(["learned"]):
+    with warm_beside(["learned"]):
         pass
     assert started[0].returncode != 0
 
@@ -148,7 +148,7 @@ def test_it_ends_with_an_interrupt(
 ) -> None:
     monkeypatch.setattr(warming, "MODULE", "http.server")  # would go on for ever
     begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), beside(["0"]):
+    with pytest.raises(KeyboardInterrupt), warm_beside(["0"]):
         raise KeyboardInterrupt
     assert started[0].returncode is not None
     assert time.monotonic() - begin < 20
@@ -158,6 +158,6 @@ def test_a_single_core_has_none(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    with beside(["learned"]):
+    with warm_beside(["learned"]):
         pass
     assert started == []

@@ -10,7 +10,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.planning import plans as verbs
 from gnnplace.plans.answers import find_plans
 from gnnplace.plans.job import SearchOptions
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.report.plans import plan_lines
 from tests.plans.toys import chain, cluster
 
@@ -20,7 +20,7 @@ from tests.plans.toys import chain, cluster
 )
 def test_numbers_that_no_plan_has_are_refused_before_the_model_is_made(asked):
     with pytest.raises(InputError, match=r"budget|memory limit"):
-        verbs.plan_model("no such model", preset("nvlink-a100-4"), **asked)
+        verbs.plan_model("no such model", make_preset("nvlink-a100-4"), **asked)
 
 
 def plans():
@@ -38,7 +38,7 @@ def test_the_measured_fastest_comes_first_and_rows_say_both_times(monkeypatch):
         return SimpleNamespace(passed=len(ran) != 2, measured=10.0 / len(ran))
 
     monkeypatch.setattr("gnnplace.run.planned.run_plan", run_plan)
-    made = verbs.by_trial(found, "toy", 4)
+    made = verbs.run_trials(found, "toy", 4)
     assert made[0].file is ran[3].file
     assert len(made) == len(found)
     told = [
@@ -58,7 +58,7 @@ def test_only_what_is_here_is_tried():
     with pytest.raises(
         InputError, match="'gpu:0' is no worker of this machine; plan for cpu:4"
     ):
-        gnnplace.plan("mlp", preset("pcie-a100-4"), tries=3, budget=0.0)
+        gnnplace.plan("mlp", make_preset("pcie-a100-4"), tries=3, budget=0.0)
 
 
 @pytest.mark.campaign

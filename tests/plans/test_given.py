@@ -12,9 +12,9 @@ from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import plan_model
-from gnnplace.plans.given import draft_spec, layer_bounds
+from gnnplace.plans.given import draft_spec, find_layer_bounds
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.plan import layer_of
+from gnnplace.plans.plan import find_layer
 from gnnplace.plans.search.draft import compute_lack
 from gnnplace.plans.search.space import SIZES, micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer
@@ -44,8 +44,8 @@ def model():
 
 
 def test_a_layer_is_the_outermost_numbered_module():
-    assert layer_of("transformer.h.3.attn.0") == "transformer.h.3"
-    assert layer_of("head") == ""
+    assert find_layer("transformer.h.3.attn.0") == "transformer.h.3"
+    assert find_layer("head") == ""
 
 
 def test_layers_begin_where_they_compute_first(model):
@@ -66,7 +66,7 @@ def test_layers_begin_where_they_compute_first(model):
 def test_what_is_before_the_first_layer_is_of_the_first_stage(
     model, words, stages, bounds
 ):
-    assert layer_bounds(model, WORDS["layers"].read(words), stages) == bounds
+    assert find_layer_bounds(model, WORDS["layers"].read(words), stages) == bounds
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_is_before_the_first_layer_is_of_the_first_stage(
 )
 def test_numbers_that_do_not_fit_are_one_line(model, words, stages, told):
     with pytest.raises(InputError, match=told) as caught:
-        layer_bounds(model, WORDS["layers"].read(words), stages)
+        find_layer_bounds(model, WORDS["layers"].read(words), stages)
     assert "\n" not in str(caught.value)
 
 

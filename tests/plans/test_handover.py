@@ -11,7 +11,7 @@ from gnnplace.files import read_json
 from gnnplace.plans.handover import find_op_placement
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chains import capture_chain
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.report.plans import plan_lines
 
 MODEL = "recommender?tables=2&depth=1"
@@ -41,7 +41,7 @@ def test_branches_are_handed_over_with_a_command_that_works(
 
 
 def test_nothing_is_handed_over_that_cannot_be_compared(plan):
-    machine = preset("pcie-a100-4")
+    machine = make_preset("pcie-a100-4")
     chain = capture_chain(TrainingJob(MODEL, batch=64, optimizer="sgd"), machine)
     for other in (
         replace(chain, precision="bf16-mixed"),
@@ -53,7 +53,7 @@ def test_nothing_is_handed_over_that_cannot_be_compared(plan):
             )
             is None
         )
-    many = preset("superpod-a100-80-2x8")
+    many = make_preset("superpod-a100-80-2x8")
     assert (
         find_op_placement(
             plan, chain, many, TrainingJob(MODEL), named="superpod-a100-80-2x8"

@@ -11,7 +11,7 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.obeying import find_allowed_devices, find_fewest, find_obeying
-from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.draft import realize_draft
 from gnnplace.plans.search.search import obeys, search
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.problem.cluster import list_device_counts
@@ -37,7 +37,7 @@ def test_never_worse_than_all_plans_that_obey(seed):
     least = np.inf
     for draft in all_drafts(model, machine):
         if obeys(draft, model):
-            priced = realized(Pricer(model, fabric, draft.size), draft)
+            priced = realize_draft(Pricer(model, fabric, draft.size), draft)
             least = min(least, priced.step_time if priced is not None else np.inf)
     assert all(obeys(priced.draft, model) for priced in found.best)
     assert found.best[0].step_time <= least * (1 + 1e-9)

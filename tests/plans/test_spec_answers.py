@@ -12,8 +12,8 @@ from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.plans.spec_answers import PlanAnswer, price, price_spec
 from gnnplace.problem.cluster import Cluster, Device, Link
-from gnnplace.problem.cluster.gpus import figures
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.gpus import get_figures
+from gnnplace.problem.cluster.presets import make_preset
 
 LLAMA = DecoderSizes(32, 4096, 32, 32, 14336, 4096, 131072, batch=256)
 MPT = DecoderSizes(32, 4096, 32, 32, 16384, 2048, 50368, False, True, 256)
@@ -23,7 +23,7 @@ MPT = DecoderSizes(32, 4096, 32, 32, 16384, 2048, 50368, False, True, 256)
 def nanotron() -> PricingSetting:
     """The 8.86 B Llama of nanotron's sweep on one server."""
     return make_pricing_setting(
-        LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron"
+        LLAMA, make_preset("dgx-h100-2x8"), framework_name="nanotron"
     )
 
 
@@ -38,7 +38,9 @@ def test_a_published_step_of_nanotron_and_its_bytes():
 
 def test_a_published_step_of_fsdp():
     """mosaicml/llm-foundry (Apache-2.0, 8c8dd48): MPT 7B, 2048 tokens, 48 examples on 8 H100."""
-    setting = make_pricing_setting(MPT, preset("dgx-h100-2x8"), precision="bf16-mixed")
+    setting = make_pricing_setting(
+        MPT, make_preset("dgx-h100-2x8"), precision="bf16-mixed"
+    )
     answer = price(setting, parse_spec("dp=8,zero=3,microbatch_size=6,batch=48"))
     assert answer.step_time == pytest.approx(1.154562, rel=0.1)
     assert answer.feasible
@@ -64,7 +66,7 @@ def test_torchtitans_pipelines_gather_parameters_once_a_step():
     whole they have parameters in half precision and gradients in float32.
     """
     setting = make_pricing_setting(
-        LLAMA, preset("dgx-h100-8x8"), framework_name="torchtitan"
+        LLAMA, make_preset("dgx-h100-8x8"), framework_name="torchtitan"
     )
     each = "dp=8,pp=4,tp=2,microbatch_size=1,zero=3,batch="
     few, many = (
@@ -106,7 +108,7 @@ def test_bytes_of_state_are_those_of_first_and_last_rank():
 def test_gathered_tokens_stay_in_nanotrons_buffers(size, logged):
     """Its log of the first rank without ZeRO, in GiB: 16 replicas of 32 shards."""
     setting = make_pricing_setting(
-        LLAMA, preset("dgx-h100-64x8"), framework_name="nanotron"
+        LLAMA, make_preset("dgx-h100-64x8"), framework_name="nanotron"
     )
     answer = price(setting, parse_spec(f"dp=16,tp=32,microbatch_size={size}"))
     assert answer.state_first == pytest.approx(logged * 2**30, rel=0.01)
@@ -114,7 +116,7 @@ def test_gathered_tokens_stay_in_nanotrons_buffers(size, logged):
 
 def test_checked_collectives_cost_the_host():
     checked = make_pricing_setting(
-        LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron",
+        LLAMA, make_preset("dgx-h100-2x8"), framework_name="nanotron",
         environment_name="checked-collectives",
     )  # fmt: skip
     words = parse_spec("dp=2,tp=8,microbatch_size=1")
@@ -129,7 +131,7 @@ def test_tokens_that_are_not_split_pass_norms_and_residuals_on_every_shard():
     and width (all but GELU's) are 7/8 of 8192 x 2048 x 56 at 1.53 TB/s, 0.54 ms."""
     gpt = DecoderSizes(24, 2048, 16, 16, 8192, 1024, 51200, False, True)
     setting = make_pricing_setting(
-        gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
+        gpt, make_preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
         precision="16-master",
     )  # fmt: skip
     whole, parted = (
@@ -141,17 +143,21 @@ def test_tokens_that_are_not_split_pass_norms_and_residuals_on_every_shard():
     )
     more = whole.forward + whole.backward - 4 * network.reduce(8, size, 8)
     less = parted.forward + parted.backward - 6 * gather - 4 * scatter
-    bandwidth = 0.75 * figures("a100-80").bandwidth
+    bandwidth = 0.75 * get_figures("a100-80").bandwidth
     assert more - less == pytest.approx(7 / 8 * 8192 * 2048 * 56 / bandwidth, rel=1e-6)
 
 
 def test_an_environment_owns_a_clusters_clock():
     """1.18 times every product of bigscience's cluster, nothing else of its constants."""
     own, named = (
-        make_pricing_setting(MPT, preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
-                   environment_name=name)
+        make_pricing_setting(
+            MPT,
+            make_preset("nvswitch-a100-80-8"),
+            framework_name="megatron-deepspeed",
+            environment_name=name,
+        )
         for name in (None, "jean-zay-a100")
-    )  # fmt: skip
+    )
     shape = (4096, 4096, 4096)
     ratio = named.framework.kernels.products([shape]) / own.framework.kernels.products(
         [shape]
@@ -170,7 +176,7 @@ def torchtitan(environment: str | None = None) -> PricingSetting:
     """Llama 3 8B as torchtitan trains it on a server."""
     sizes = DecoderSizes(32, 4096, 32, 8, 14336, 8192, 128256, batch=16)
     return make_pricing_setting(
-        sizes, preset("nvswitch-h100-8"), framework_name="torchtitan",
+        sizes, make_preset("nvswitch-h100-8"), framework_name="torchtitan",
         environment_name=environment,
     )  # fmt: skip
 
@@ -208,7 +214,7 @@ def test_captured_launches_leave_a_hosts_floor():
     """Two micro-batches of 8 examples of 128 tokens: 3.255 ms a layer, 54 us in graphs, or none."""
     small = DecoderSizes(24, 1024, 16, 16, 4096, 128, 50304, False, True, batch=16)
     setting = make_pricing_setting(
-        small, preset("nvswitch-h100-8"), framework_name="megatron-lm"
+        small, make_preset("nvswitch-h100-8"), framework_name="megatron-lm"
     )
     off, layers, all_of_it = (
         price(setting, parse_spec(f"microbatch_size=8,cuda_graphs={kind}")).step_time
@@ -249,7 +255,9 @@ def test_torchtitans_selective_recomputation_keeps_every_other_product():
     ],
 )
 def test_what_is_not_compiled_or_captured_is_refused(name, words, told):
-    setting = make_pricing_setting(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
+    setting = make_pricing_setting(
+        LLAMA, make_preset("dgx-h100-2x8"), framework_name=name
+    )
     answer = price(setting, parse_spec(words))
     assert answer.step_time is None
     assert told in answer.reason
@@ -259,9 +267,9 @@ def test_experts_and_checks_are_not_captured():
     sizes = DecoderSizes(
         8, 1024, 8, 8, 4096, 128, 32000, experts=ExpertLayers(8, 2, 4096)
     )
-    checked = make_pricing_setting(sizes, preset("dgx-h100-2x8"), framework_name="megatron-lm",
+    checked = make_pricing_setting(sizes, make_preset("dgx-h100-2x8"), framework_name="megatron-lm",
                          environment_name="checked-collectives")  # fmt: skip
-    plain = make_pricing_setting(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm",
+    plain = make_pricing_setting(LLAMA, make_preset("dgx-h100-2x8"), framework_name="megatron-lm",
                        environment_name="checked-collectives")  # fmt: skip
     words = parse_spec("cuda_graphs=layers")
     assert "rows an expert gets" in price(checked, words).reason
@@ -305,7 +313,7 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
         latent=latent,
     )  # fmt: skip
     setting = make_pricing_setting(
-        model, preset("nvswitch-b200-8"), framework_name="megatron-lm"
+        model, make_preset("nvswitch-b200-8"), framework_name="megatron-lm"
     )
     answer = price(setting, parse_spec("dp=8,ep=8,zero=1"))
     assert answer.step_time == pytest.approx(0.6032, rel=0.1)
@@ -323,7 +331,7 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
 def servers(*kinds: str) -> Cluster:
     """A server of eight of each kind, with links of one speed inside and between."""
     devices = tuple(
-        Device(name=f"gpu:{8 * k + i}", kind=kind, memory=figures(kind).memory)
+        Device(name=f"gpu:{8 * k + i}", kind=kind, memory=get_figures(kind).memory)
         for k, kind in enumerate(kinds) for i in range(8)
     )  # fmt: skip
     names = [device.name for device in devices]
@@ -377,7 +385,7 @@ def test_internevo_parts_the_optimizer_and_hides_its_reductions():
     bare reductions over two servers make longer."""
     llama = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168, batch=256)
     setting = make_pricing_setting(
-        llama, preset("dgx-a100-2x8"), framework_name="internevo"
+        llama, make_preset("dgx-a100-2x8"), framework_name="internevo"
     )
     words = "dp=16,zero=1,microbatch_size=2"
     told, bare = (
@@ -400,7 +408,7 @@ def test_fsdp_parts_experts_over_fewer_replicas():
         4, 4096, 32, 8, 14336, 4096, 32000, batch=16, experts=ExpertLayers(8, 2, 14336)
     )
     setting = make_pricing_setting(
-        model, preset("dgx-h100-2x8"), precision="bf16-mixed"
+        model, make_preset("dgx-h100-2x8"), precision="bf16-mixed"
     )
     alone, apart = (
         price(setting, parse_spec(f"dp=16,zero=3,ep={ep}")) for ep in (1, 4)
@@ -431,7 +439,7 @@ def test_recomputation_trades_bytes_for_seconds():
 def test_more_stages_have_a_longer_bubble():
     """1F1B's (p - 1) / M of the work, and interleaving divides it."""
     setting = make_pricing_setting(
-        LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm"
+        LLAMA, make_preset("dgx-h100-2x8"), framework_name="megatron-lm"
     )
     plain, chunks = (
         price(
@@ -445,7 +453,7 @@ def test_more_stages_have_a_longer_bubble():
 def test_zero_parts_over_groups_of_replicas():
     """InternEvo's zero1 of a server: 2 + 2 bytes and an eighth of 12; gathers stay inside."""
     setting = make_pricing_setting(
-        LLAMA, preset("superpod-a100-80-32x8"), framework_name="internevo"
+        LLAMA, make_preset("superpod-a100-80-32x8"), framework_name="internevo"
     )
     whole, parted = (
         price(setting, parse_spec(f"dp=256,zero=1{w}")) for w in ("", ",zero_group=8")
@@ -460,7 +468,7 @@ def test_zero_parts_over_groups_of_replicas():
 
 def test_hybrid_shards_are_those_of_a_group():
     """512 GPUs in groups of 8: parameters cross no servers, an eighth of gradients do."""
-    setting = make_pricing_setting(replace(LLAMA, batch=512), preset("dgx-h100-64x8"),
+    setting = make_pricing_setting(replace(LLAMA, batch=512), make_preset("dgx-h100-64x8"),
                          framework_name="torchtitan")  # fmt: skip
     whole, hybrid = (
         price(setting, parse_spec(f"dp=512,zero=3{w}")) for w in ("", ",zero_group=8")
@@ -482,5 +490,7 @@ def test_hybrid_shards_are_those_of_a_group():
     ],
 )
 def test_groups_that_cannot_be_are_refused(name, words, reason):
-    setting = make_pricing_setting(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
+    setting = make_pricing_setting(
+        LLAMA, make_preset("dgx-h100-2x8"), framework_name=name
+    )
     assert reason in price(setting, parse_spec(words)).reason

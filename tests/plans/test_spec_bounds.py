@@ -14,11 +14,11 @@ from gnnplace.plans.order.orders import is_listed
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price_spec
 from gnnplace.plans.spec_bounds import (
-    family_bound,
+    bound_family,
+    bound_group,
+    bound_plan,
     group_bound,
-    least_rows,
     passes_ahead,
-    row_bound,
 )
 from gnnplace.plans.spec_cuts import pipeline_cuts
 from gnnplace.plans.spec_groups import SpecSpace, list_families
@@ -64,11 +64,11 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
             for _, cut in bound_family_cuts(group, family):
                 row = make_cut_row(group, family, cut)
                 rows += [] if row is None else [row]
-            least = least_rows(group, family)
+            least = bound_group(group, family)
             for row in draws.sample(rows, min(4, len(rows))):
-                bound = row_bound(group, row) * (1 + 1e-9)
+                bound = bound_plan(group, row) * (1 + 1e-9)
                 assert group_bound(group) <= bound
-                assert family_bound(group, family) <= bound
+                assert bound_family(group, family) <= bound
                 assert least[numbers[row.schedule, row.layers]] <= bound
                 seconds = space.answer(row).step_time
                 assert seconds is None or bound <= seconds * (1 + 1e-8)

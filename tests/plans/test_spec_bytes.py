@@ -13,7 +13,7 @@ from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.search.stage import RankBytes
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price_spec
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 # Words; megabytes of the last rank between steps and at its peak.
 GOLDEN = {
@@ -31,7 +31,7 @@ def megatron(environment: str | None = None) -> PricingSetting:
     """The functional tests' GPT."""
     gpt = DecoderSizes(12, 512, 8, 8, 2048, 1024, 50304, False, True, 32)
     return make_pricing_setting(
-        gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-lm",
+        gpt, make_preset("nvswitch-a100-80-8"), framework_name="megatron-lm",
         environment_name=environment, optimizer="adam",
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.plans.spec_cuts import cuts_of
+from gnnplace.plans.spec_cuts import list_cuts
 from gnnplace.plans.spec_groups import SpecSpace, list_recomputed_modules
 from gnnplace.plans.spec_search import search_specs
 from gnnplace.problem import Cluster
@@ -120,7 +120,7 @@ def every_plan(
         for size, ep, (zero, group, overlap), sp, schedule in axes:
             if group is not None and group % math.lcm(cp, ep):
                 continue
-            for layers in cuts_of(on, pp, schedule):
+            for layers in list_cuts(on, pp, schedule):
                 plan = PlanSpec(
                     dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=sp, layers=layers, zero=zero,
                     microbatch_size=size, batch=batch, schedule=schedule,
@@ -215,7 +215,7 @@ def test_layers_are_divided_over_three_kinds_by_memory_too():
         for first, second in itertools.product(range(1, 23), repeat=2)
         if first + second < 24
     ]
-    cuts = cuts_of(on, 3, "1f1b")
+    cuts = list_cuts(on, 3, "1f1b")
     assert len(cuts) < 0.6 * len(every)
     assert least(cuts) == pytest.approx(least(every), rel=0.05)
 

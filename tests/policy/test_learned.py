@@ -13,7 +13,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.baselines import Single
 from gnnplace.policy import learned as placer
-from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.aims import list_device_limits
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.gnn import decodes as network_decoding
 from gnnplace.policy.gnn.decodes import FIRST_DRAWS
@@ -26,13 +26,13 @@ from gnnplace.policy.learned import (
     NAME,
     LearnedPlacer,
     load_policy,
+    make_untrained,
     network_decodes,
-    untrained,
     worth_asking,
 )
 from gnnplace.problem import build_problem
-from gnnplace.problem.cluster import Cluster, preset
-from gnnplace.problem.placement import faults
+from gnnplace.problem.cluster import Cluster, make_preset
+from gnnplace.problem.placement import list_faults
 from gnnplace.simulation import simulate
 from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
@@ -66,7 +66,7 @@ def test_every_decode_respects_kinds_pins_and_colocation(seed):
     rollouts = Rollouts(SearchSpace(problem), POLICY)
     for aim in rollouts.aims:
         drawn = rollouts.walk(aim, noise=rollouts.noise(rng, 3.0)).unit_device
-        assert faults(problem, rollouts.space.spread(drawn)) == []
+        assert list_faults(problem, rollouts.space.spread(drawn)) == []
         if (problem.unit_allowed.all(axis=1)).all():
             assert len(np.unique(drawn)) <= aim.limit
 
@@ -139,10 +139,10 @@ def test_the_same_seed_gives_the_same_placement():
 
 def test_one_op_and_two_ops_on_one_device():
     graph = ComputationGraph.from_tensors(["a"], [])
-    problem = build_problem("one", graph, preset("pcie-t4-2"), {"t4": [1.0]})
+    problem = build_problem("one", graph, make_preset("pcie-t4-2"), {"t4": [1.0]})
     assert LearnedPlacer(POLICY).place(problem).step_time == 1.0
     graph = ComputationGraph.from_tensors(["a", "b"], [(0, 0.0, [1])])
-    zero = build_problem("two", graph, preset("pcie-t4-2"), {"t4": [0.0, 0.0]})
+    zero = build_problem("two", graph, make_preset("pcie-t4-2"), {"t4": [0.0, 0.0]})
     assert LearnedPlacer(POLICY).place(zero).step_time == 0.0
 
 
@@ -166,7 +166,7 @@ def test_many_devices_and_ops_take_near_linear_time():
 
 @pytest.mark.parametrize("count", [2, 3, 8, 64])
 def test_device_limits_end_with_all(count):
-    limits = device_limits(count)
+    limits = list_device_limits(count)
     assert limits[0] == 1
     assert limits[-1] == count
     assert limits == sorted(set(limits))
@@ -210,7 +210,9 @@ def test_none_begins_after_the_deadline(rollouts, monkeypatch):
     for looks in (0, 1, 3):
         clock = itertools.count()
         for module in (placer, network_decoding):
-            monkeypatch.setattr(module, "now", lambda clock=clock: float(next(clock)))
+            monkeypatch.setattr(
+                module, "read_clock", lambda clock=clock: float(next(clock))
+            )
         some = decodes(rollouts, float(looks))
         assert [d.score for d in some] == [d.score for d in everything[:looks]]
 
@@ -237,7 +239,7 @@ def test_the_learned_placer_has_them_beside_fewer_of_its_own(rollouts):
 
 
 @pytest.mark.parametrize(
-    "placer", [untrained(), LearnedPlacer(orders=("upward-rank",))]
+    "placer", [make_untrained(), LearnedPlacer(orders=("upward-rank",))]
 )
 def test_the_control_and_given_orders_have_none(rollouts, placer):
     assert all(one.aim.order != NAME for one in placer.decodes(rollouts, np.inf))
@@ -258,7 +260,7 @@ def test_a_small_problem_has_cuts_and_decodes_of_the_network_as_starts(small):
     orders = [one.aim.order for one in learned.more_starts(rollouts, np.inf, None)]
     assert orders[:3] == ["min-cut", "contiguous", "interleaved"]
     assert set(orders[3:]) == {NAME}
-    greedy = len(device_limits(small.problem.num_devices)) - 1
+    greedy = len(list_device_limits(small.problem.num_devices)) - 1
     assert len(orders) in (3 + greedy + FIRST_DRAWS, 4 + greedy + FIRST_DRAWS)
     for one in learned.more_starts(rollouts, np.inf, None):
         assert small.score(small.spread(one.unit_device), one.order) == pytest.approx(

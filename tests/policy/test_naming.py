@@ -12,12 +12,12 @@ from gnnplace.policy.naming import (
     NamedRow,
     compute_version,
     list_feature_names,
-    named_columns,
+    name_columns,
 )
 from gnnplace.policy.refine import refining
 
 
-@named_columns("row")
+@name_columns("row")
 def plain(row: NamedRow, value: float) -> int:
     """Three features, one of them twice."""
     row["first"] = value

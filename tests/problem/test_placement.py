@@ -8,7 +8,7 @@ from gnnplace.errors import FormatError, MismatchError
 from gnnplace.problem import problem_from_data
 from gnnplace.problem.placement import (
     Placement,
-    faults,
+    list_faults,
     placement_from_data,
     placement_to_data,
     read_placement,
@@ -93,7 +93,7 @@ def test_every_fault_of_devices_is_named():
     data = changed(["links"], [])
     data["ops"].append({"name": "add", "time": {"cpu": 1.0}, "colocate": "w0"})
     data["ops"].append({"name": "out", "time": {"h200": 1.0}, "pin": "gpu:1"})
-    found = "\n".join(faults(problem_from_data(data), np.array([0, 1, 1, 0])))
+    found = "\n".join(list_faults(problem_from_data(data), np.array([0, 1, 1, 0])))
     assert "op 'add' cannot run on 'gpu:1'" in found
     assert "op 'out' is on 'gpu:0' but pinned to 'gpu:1'" in found
     assert "'conv' and 'add' are colocated ('w0')" in found

@@ -17,7 +17,7 @@ from gnnplace.problem import (
     read_problem,
     write_problem,
 )
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 from tests.random_problems import random_problem, seeds
 
 
@@ -61,7 +61,7 @@ def test_units_are_numbered_as_they_come_and_ops_without_a_class_are_alone():
     graph = ComputationGraph.from_tensors(names, [])
     labels = (None, "x", None, "y", "x", "y")
     problem = build_problem(
-        "p", graph, preset("pcie-t4-2"), {"t4": np.ones(6)}, colocate=labels
+        "p", graph, make_preset("pcie-t4-2"), {"t4": np.ones(6)}, colocate=labels
     )
     assert problem.unit_of.tolist() == [0, 1, 2, 3, 1, 3]
 

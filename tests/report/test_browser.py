@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnplace.report import from_simulation, write_placements
+from gnnplace.report.placements import write_placements
+from gnnplace.report.timeline import from_simulation
 from gnnplace.simulation import Simulator
 from tests.report.browser import Browser, find_browser
 from tests.report.synthetic import layered

@@ -10,7 +10,7 @@ from gnnplace.measurements.samples import Sample
 from gnnplace.placers import contract
 from gnnplace.placing.roster import place
 from gnnplace.report import as_page
-from gnnplace.report.fidelity import agreement_plot, study_answer
+from gnnplace.report.fidelity import agreement_plot, describe_study
 from gnnplace.report.pictures import svg
 from tests.report.drawn import texts, tooltips
 from tests.report.embedded import held
@@ -68,7 +68,7 @@ def test_the_page_shows_two_placements():
             FidelityRow(name, predicted=found.step_time, measured=measured)
         )
         study.samples.append(Sample(problem, found.placement, measured, name))
-    data = held(as_page(study_answer(study)))
+    data = held(as_page(describe_study(study)))
     most_off, fastest = "the most off, single", "the fastest, heft"
     assert [step["name"].rpartition(",")[0] for step in data["steps"]] == [
         fastest,
@@ -76,4 +76,4 @@ def test_the_page_shows_two_placements():
     ]
     assert len(data["graphs"]) == 1
     study.samples.clear()
-    assert "<canvas" not in as_page(study_answer(study))
+    assert "<canvas" not in as_page(describe_study(study))

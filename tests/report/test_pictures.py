@@ -22,11 +22,11 @@ from gnnplace.report.pictures import (
     Series,
     chart,
     check_drawable,
-    cleaned,
+    clean_svg,
     heat,
     mark,
+    register_tooltips,
     svg,
-    told,
     write_picture,
 )
 from tests.report.drawn import SPACE, texts, tooltips
@@ -184,11 +184,11 @@ HEAD = """<?xml version="1.0"?>
 
 
 def drawn(body, name="n"):
-    return cleaned(f"{HEAD}{body}</svg>", name)
+    return clean_svg(f"{HEAD}{body}</svg>", name)
 
 
 def group(tips, body):
-    return f"<g id={quoteattr(told(tips))}>{body}</g>"
+    return f"<g id={quoteattr(register_tooltips(tips))}>{body}</g>"
 
 
 def test_what_is_not_seen_goes():

@@ -14,8 +14,9 @@ from gnnplace.placers import contract
 from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import write_problem
 from gnnplace.problem.placement import placement_to_data
-from gnnplace.report import from_simulation, make_row, write_placements
-from gnnplace.report.placements import placements_page
+from gnnplace.report.placements import placements_page, write_placements
+from gnnplace.report.rows import make_row
+from gnnplace.report.timeline import from_simulation
 from tests.report.embedded import held
 
 

@@ -12,7 +12,7 @@ from gnnplace.plans.answers import count_model_flops
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
 from gnnplace.plans.segments.chains import capture_chain
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.report.rates import parse_token_count, rates_line, run_line, utilization
 from gnnplace.tracing.models import make_workload
 
@@ -33,7 +33,7 @@ def test_flops_are_those_of_the_published_formula():
     layers, width, heads, length, words, batch = 2, 64, 4, 32, 128, 8
     spec = (f"hf:gpt2?n_layer={layers}&n_embd={width}&n_head={heads}&vocab_size={words}"
             f"&n_positions={length}&length={length}")  # fmt: skip
-    chain = capture_chain(TrainingJob(spec, batch=batch), preset("nvlink-a100-8"))
+    chain = capture_chain(TrainingJob(spec, batch=batch), make_preset("nvlink-a100-8"))
     matrices = layers * 12 * width**2 + words * width
     each = 6 * matrices + 12 * layers * width * length
     assert count_model_flops(chain) == pytest.approx(batch * length * each)
@@ -45,7 +45,7 @@ def test_flops_are_those_that_pytorch_counts():
     inputs, target = workload.inputs
     with counter:
         workload.loss(workload.model(inputs.requires_grad_()), target).backward()
-    chain = capture_chain(TrainingJob("mlp"), preset("nvlink-a100-8"))
+    chain = capture_chain(TrainingJob("mlp"), make_preset("nvlink-a100-8"))
     assert count_model_flops(chain) == pytest.approx(counter.get_total_flops())
     assert torch.is_grad_enabled()
 

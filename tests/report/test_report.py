@@ -10,17 +10,11 @@ from rich.console import Console
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import contract
 from gnnplace.placing.roster import make_placer as placer
-from gnnplace.report import (
-    Row,
-    as_terminal,
-    boxed,
-    chrome_trace,
-    comparison,
-    from_simulation,
-    make_row,
-    simulation_answer,
-    with_best_bound,
-)
+from gnnplace.report import as_terminal, boxed, describe
+from gnnplace.report.rows import Row, make_row, with_best_bound
+from gnnplace.report.tables import comparison
+from gnnplace.report.timeline import from_simulation
+from gnnplace.report.trace import chrome_trace
 from gnnplace.units import bytes_text, seconds_text
 
 
@@ -72,7 +66,7 @@ def test_tables_name_speed_ups_and_failures(placed):
     ]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(*boxed(comparison(rows, "title")))
-    console.print(*as_terminal(simulation_answer(problem, result.simulation)))
+    console.print(*as_terminal(describe(result.simulation, problem=problem)))
     text = console.export_text()
     assert f"{single.step_time / result.step_time:.2f}x p" in text
     assert "no room" in text

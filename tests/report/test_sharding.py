@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.report import as_page
+from gnnplace.report import as_page, describe
 from gnnplace.report.pictures import svg
 from gnnplace.report.sharding import (
     DOES,
     Trade,
-    frontier_answer,
     frontier_plot,
-    split_answer,
     split_timeline,
 )
 from gnnplace.sharding.answers import (
+    GoalAnswer,
+    SplitGoal,
     SplitOptions,
     shard_frontier,
     shard_network,
@@ -94,7 +94,9 @@ def test_the_page_has_data_parallelism_and_layers(split):
     """Every call and its split, and data parallelism beside this strategy."""
     tables, result = split
     layers = tables.split(result)
-    text = as_page(split_answer(tables.problem, layers, result))
+    text = as_page(
+        describe(GoalAnswer(tables, result, {}), goal=SplitGoal(), split=layers)
+    )
     [shown] = held(text)["steps"]
     assert instants(shown, shown["finish"])[-1] == pytest.approx(result.cost)
     spans = [getattr(part, name) > 0 for part in layers.by_layer for name in DOES]
@@ -108,7 +110,7 @@ def test_the_page_has_data_parallelism_and_layers(split):
 def test_a_frontier_has_a_picture_and_a_row_a_trade(split):
     """As many rows as strategies, the knee marked."""
     answer = shard_frontier(split[0], epsilon=0.2)
-    text = as_page(frontier_answer(split[0].problem, answer, network=True))
+    text = as_page(describe(answer, tables=split[0]))
     assert text.count("<tr><td>") == len(answer.points)
     assert '<td class="words">knee</td>' in text
     assert "<svg" in text

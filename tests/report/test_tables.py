@@ -25,8 +25,7 @@ from gnnplace.problem import write_problem
 from gnnplace.report import as_json, as_terminal
 from gnnplace.report.tables import (
     check_table,
-    interval_answer,
-    interval_keys,
+    describe_intervals,
     placement_table,
     plan_table,
     write_table,
@@ -53,7 +52,7 @@ def test_throughput_is_compared_with_what_others_come_to(results: list[object]) 
 def test_rows_and_table(results: list[object]) -> None:
     """Errors stand in their rows."""
     given = [*results, ("broken", InputError("no"))]
-    answer = interval_answer(training_chain(), given)  # type: ignore[arg-type]
+    answer = describe_intervals(training_chain(), given)  # type: ignore[arg-type]
     rows = as_json(answer)["rows"]
     assert rows[-1] == {"placer": "broken", "error": "no"}
     assert rows[0]["interval"] > 0
@@ -61,7 +60,7 @@ def test_rows_and_table(results: list[object]) -> None:
     [table] = as_terminal(answer)
     assert isinstance(table, RichTable)
     assert table.row_count == 5
-    assert interval_keys(gnnplace.place(training_chain(), placer="single")) == {}
+    assert gnnplace.place(training_chain(), placer="single").get_file_keys() == {}
 
 
 def test_place_writes_step_time_and_interval(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from gnnplace.explaining.placements.causes import Causes
-from gnnplace.explaining.placements.critical_path import COMPUTING, critical_path
+from gnnplace.explaining.placements.critical_path import COMPUTING, find_critical_path
 from gnnplace.placers import contract
 from gnnplace.placing.roster import make_placer as placer
-from gnnplace.report import from_simulation
+from gnnplace.report.timeline import from_simulation
 from gnnplace.report.viewer import (
     ARRIVAL,
     DEVICE,
@@ -175,7 +175,7 @@ def test_waits_are_the_causes():
         assert (found.kind[op] == NOTHING) == (cause is None)
         if cause is not None:
             assert (found.op[op], found.transfer[op]) == (cause.op, cause.transfer)
-    path = {piece.op for piece in critical_path(causes) if piece.kind == COMPUTING}
+    path = {piece.op for piece in find_critical_path(causes) if piece.kind == COMPUTING}
     assert set(np.flatnonzero(found.critical)) == path
     unknown = waits(replace(step, simulation=None))
     assert (unknown.kind == UNKNOWN).all()
@@ -183,7 +183,7 @@ def test_waits_are_the_causes():
 
 def test_reasons_name_pins_kinds_forbids_and_classes():
     """Each op has a sentence; sentences are there once."""
-    problem = contract.barred()
+    problem = contract.build_barred_chain()
     texts, index = place_reasons(problem, "free")
     assert len(set(texts)) == len(texts)
     told = [texts[k] for k in index]

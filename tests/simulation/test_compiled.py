@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.simulation.compiled import lean, needed
+from gnnplace.simulation.compiled import find_needed_edges, make_lean
 from gnnplace.simulation.list_scheduling import time_list_schedule
 from tests.random_problems import random_problem, seeds
 
@@ -16,16 +16,24 @@ def test_an_edge_inside_a_unit_is_left_out_where_a_path_says_the_same():
     graph = ComputationGraph.from_tensors(
         ["a", "b", "c"], [(0, 1.0, [1]), (0, 1.0, [2]), (1, 1.0, [2])]
     )
-    assert needed(graph, np.array([0, 1, 0], np.int32)).tolist() == [True, False, True]
-    assert needed(graph, np.array([0, 1, 2], np.int32)).all()
+    assert find_needed_edges(graph, np.array([0, 1, 0], np.int32)).tolist() == [
+        True,
+        False,
+        True,
+    ]
+    assert find_needed_edges(graph, np.array([0, 1, 2], np.int32)).all()
 
 
 def test_a_message_for_two_ops_of_a_unit_is_for_the_first_of_them():
     graph = ComputationGraph.from_tensors(
         ["a", "b", "c"], [(0, 1.0, [1, 2]), (1, 1.0, [2])]
     )
-    assert needed(graph, np.array([0, 1, 1], np.int32)).tolist() == [True, False, True]
-    assert needed(graph, np.array([0, 1, 2], np.int32)).all()
+    assert find_needed_edges(graph, np.array([0, 1, 1], np.int32)).tolist() == [
+        True,
+        False,
+        True,
+    ]
+    assert find_needed_edges(graph, np.array([0, 1, 2], np.int32)).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -37,7 +45,7 @@ def test_what_is_left_out_is_what_paths_imply(seed):
     paths = nx.transitive_closure_dag(
         nx.DiGraph(list(zip(*graph.edges[:2], strict=True)))
     )
-    kept = needed(graph, unit.astype(np.int32)).tolist()
+    kept = find_needed_edges(graph, unit.astype(np.int32)).tolist()
     for k, op in enumerate(graph.consumer.tolist()):
         tensor = int(graph.consumption_tensor[k])
         source = int(graph.producer[tensor])
@@ -59,7 +67,7 @@ def test_schedules_are_the_same(seed):
     device = space.spread(rng.integers(3, size=space.problem.num_units))
     priority, whole, few = rng.random(n), np.empty(n), np.empty(n)
     order = time_list_schedule(space.compiled, device, priority, whole, np.inf)
-    reduced = lean(space.problem, space.compiled)
+    reduced = make_lean(space.problem, space.compiled)
     again = time_list_schedule(reduced, device, priority, few, np.inf)
     assert order.tolist() == again.tolist()
     np.testing.assert_array_equal(whole, few)

@@ -15,7 +15,7 @@ from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.compiled import compile_problem
 from gnnplace.simulation.list_scheduling import (
-    distances,
+    compute_distances,
     finish_times,
     justify,
     list_schedule,
@@ -194,7 +194,7 @@ def test_on_one_device_the_distance_to_the_end_is_what_is_left_to_do():
     c = compile_problem(problem)
     order = problem.graph.topological_order
     device = np.zeros(12, np.int32)
-    left = distances(c, reverse_problem(c), device, order)
+    left = compute_distances(c, reverse_problem(c), device, order)
     start = finish_times(c, device, order) - problem.times[:, 0]
     total = problem.times.sum()
     assert left.max() == pytest.approx(total)

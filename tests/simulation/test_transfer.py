@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import build_problem
-from gnnplace.problem.cluster import Cluster, Device, Link, preset
+from gnnplace.problem.cluster import Cluster, Device, Link, make_preset
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate, transfer
 from gnnplace.simulation.transfer import BANDWIDTH, BUSY, LATENCY, RECEIVES, SENDS
@@ -164,17 +164,24 @@ def test_backwards_a_message_takes_as_long_and_costs_the_other_side(seed, size):
 
 def test_parts_add_up_to_the_whole():
     cluster = star(**COPIER)
-    service, latency, send, receive = transfer.parts(cluster, 0, 1, 8.0, 2)
+    service, latency, send, receive = transfer.split_message_seconds(
+        cluster, 0, 1, 8.0, 2
+    )
     assert (service, latency, send, receive) == (2.0, 1.0, 1.0, 0.5)
     assert transfer.sender_seconds(cluster.links[0], 8.0) == 0.5 + 2.0
-    assert transfer.most_seconds(cluster, np.array([8.0])) == 1.0 + 0.5 + 0.25 + 2.0
-    assert transfer.most_seconds(Cluster(cluster.devices), np.array([8.0])) == 0.0
+    assert (
+        transfer.compute_most_seconds(cluster, np.array([8.0]))
+        == 1.0 + 0.5 + 0.25 + 2.0
+    )
+    assert (
+        transfer.compute_most_seconds(Cluster(cluster.devices), np.array([8.0])) == 0.0
+    )
 
 
 def test_the_mean_link_counts_pairs_without_one_as_free():
     cluster = star()
     assert transfer.mean_seconds(cluster, np.array([8.0])).tolist() == [2 / 9 * 3.0]
-    whole = preset("pcie-t4-2")
+    whole = make_preset("pcie-t4-2")
     expected = 0.5 * (10e-6 + 12e9 / 12e9)
     assert transfer.mean_seconds(whole, np.array([12e9]))[0] == pytest.approx(expected)
 

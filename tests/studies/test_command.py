@@ -50,7 +50,7 @@ def test_costs_are_studied_and_written(tmp_path, capsys, monkeypatch):
     for name in ("points_left_out", "gpus_left_out", "ops_left_out"):
         monkeypatch.setattr(costs, name, lambda tables: iter(()))
     monkeypatch.setattr(costs, "_pipelines", lambda: made.pipelines)
-    monkeypatch.setattr(provenance, "names", lambda: ("mlp",))
+    monkeypatch.setattr(provenance, "list_workload_names", lambda: ("mlp",))
     monkeypatch.setattr(provenance, "HUGGING_FACE", ("gpt2",))
     assert run(["costs", "--report", "-o", str(tmp_path)]) == 0
     assert "written to" in capsys.readouterr().out

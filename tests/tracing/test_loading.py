@@ -17,7 +17,7 @@ from gnnplace import zoo
 from gnnplace.errors import InputError
 from gnnplace.run.planned import run_plan
 from gnnplace.tracing import capture_model, make_workload
-from gnnplace.tracing.loading import cut, find_callable, load, make_shares
+from gnnplace.tracing.loading import cut_workload, find_callable, load, make_shares
 
 SOURCE = """
 import torch
@@ -148,7 +148,7 @@ def test_a_batch_that_cannot_be_divided_is_refused(module: str) -> None:
 
 def test_cutting_leaves_tensors_without_the_batch_alone() -> None:
     work = zoo.Workload("w", torch.nn.Identity(), (torch.ones(4, 2), torch.ones(3), 7))
-    x, table, number = cut(work, 2).inputs
+    x, table, number = cut_workload(work, 2).inputs
     assert (x.shape, table.shape, number) == ((2, 2), (3,), 7)
 
 
@@ -217,7 +217,7 @@ def test_models_that_read_numbers_while_they_are_made(name: str) -> None:
     assert all(isinstance(each, FakeTensor) for each in made.model.parameters())
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.list_workload_names())
 def test_every_model_of_the_zoo_is_made_without_numbers(name: str) -> None:
     made = load(name, fake=True)
     assert all(isinstance(each, FakeTensor) for each in made.model.parameters())

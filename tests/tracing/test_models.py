@@ -105,7 +105,7 @@ LARGE = pytest.param("resnet50", marks=pytest.mark.campaign)
 
 
 def test_the_matrix_is_the_whole_zoo() -> None:
-    assert set(SIZES) == set(zoo.names())
+    assert set(SIZES) == set(zoo.list_workload_names())
 
 
 @pytest.mark.parametrize("name", [*sorted(SIZES.keys() - {"resnet50"}), LARGE])

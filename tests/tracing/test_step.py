@@ -10,7 +10,12 @@ from torch import nn
 
 from gnnplace.errors import InputError, UnsupportedError
 from gnnplace.tracing.models import capture
-from gnnplace.tracing.step import StepModule, arguments, check_loss, default_loss
+from gnnplace.tracing.step import (
+    StepModule,
+    check_loss,
+    default_loss,
+    describe_arguments,
+)
 
 ONES = torch.ones(2, 4)
 
@@ -134,23 +139,25 @@ def test_every_form_is_the_same_step(
 
 
 def test_targets_are_the_last_inputs_that_the_loss_asks_for() -> None:
-    found = arguments(nn.Linear(3, 3), nn.MSELoss(), (X, Y), {})
+    found = describe_arguments(nn.Linear(3, 3), nn.MSELoss(), (X, Y), {})
     assert found.args == (X,)
     assert found.targets == (Y,)
-    alone = arguments(nn.Linear(3, 3), lambda out: out.mean(), (X,), {})
+    alone = describe_arguments(nn.Linear(3, 3), lambda out: out.mean(), (X,), {})
     assert (alone.args, alone.targets) == ((X,), ())
-    shared = arguments(nn.Linear(3, 3), lambda out, x: (out - x).mean(), (X,), {})
+    shared = describe_arguments(
+        nn.Linear(3, 3), lambda out, x: (out - x).mean(), (X,), {}
+    )
     assert shared.args == shared.targets == (X,)
 
 
 def test_a_tuple_stays_what_the_model_takes() -> None:
-    found = arguments(Pair(), None, ((X, INDEX),), {})
+    found = describe_arguments(Pair(), None, ((X, INDEX),), {})
     assert found.args == ((X, INDEX),)
-    assert arguments(Two(), None, ((X, INDEX),), {}).args == (X, INDEX)
+    assert describe_arguments(Two(), None, ((X, INDEX),), {}).args == (X, INDEX)
 
 
 def test_what_nothing_takes_is_refused_with_the_forms_there_are() -> None:
     with pytest.raises(
         InputError, match=r"Two.forward.* cannot take 3 positional.*dict of its"
     ):
-        arguments(Two(), None, (X, INDEX, Y), {})
+        describe_arguments(Two(), None, (X, INDEX, Y), {})

@@ -5,7 +5,7 @@ from torch.utils.data import Dataset
 
 from gnnplace.errors import InputError
 from gnnplace.problem import problem_to_data
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.train.data import captured
 from gnnplace.train.data.captured import open_shipped_store
 from gnnplace.train.data.captured_graph import read_captured
@@ -72,7 +72,7 @@ def test_a_share_of_problems_on_presets_has_tight_memory():
         return [draws.problem(i).cluster.devices[0].memory for i in range(6)]
 
     ample, tight = memories(0.0), memories(1.0)
-    assert set(ample) == {preset("nvlink-v100-4").devices[0].memory}
+    assert set(ample) == {make_preset("nvlink-v100-4").devices[0].memory}
     assert all(less < more for less, more in zip(tight, ample, strict=True))
 
 

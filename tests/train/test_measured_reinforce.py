@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from lightning import Trainer
 
-from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.aims import list_device_limits
 from gnnplace.policy.gnn.network import read_gnn
 from gnnplace.problem.placement import read_placement
 from gnnplace.simulation import Simulator
@@ -45,7 +45,7 @@ def true_seconds(objective, placement):
 def test_every_draw_is_measured_and_the_best_is_kept(tmp_path):
     objective = MadeUp()
     made = fit(tmp_path, objective)
-    draws = 2 * 3 * (4 + len(device_limits(objective.problem.num_devices)))
+    draws = 2 * 3 * (4 + len(list_device_limits(objective.problem.num_devices)))
     known = 2 * 3 - len(made.labels)  # steps that asked for a label again
     assert len(objective.asked) == draws + known + 2  # the own decode before and after
     best = min(true_seconds(objective, placement) for placement in objective.asked)

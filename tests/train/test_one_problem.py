@@ -8,7 +8,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_json
 from gnnplace.policy import read_card
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT
-from gnnplace.problem import digest, problem_to_data, read_problem
+from gnnplace.problem import compute_digest, problem_to_data, read_problem
 from gnnplace.train import OneProblem, ProblemFiles
 from gnnplace.train.cli import main
 from gnnplace.train.data.random_families import RandomDraws, random_problem
@@ -95,7 +95,7 @@ def test_the_network_is_fine_tuned_for_it_from_the_command_line(tmp_path):
     assert (tmp_path / "net" / "model.safetensors").exists()
     card, shipped = read_card(tmp_path / "net"), read_card(GNN_CHECKPOINT)
     assert list(card.trained.problems) == [
-        digest(read_problem(tmp_path / "problem.json"))
+        compute_digest(read_problem(tmp_path / "problem.json"))
     ]
     assert card.trained.families == shipped.trained.families
     assert card.hours > shipped.hours

@@ -13,7 +13,7 @@ from torch_geometric.nn import MessagePassing
 from gnnplace.errors import MismatchError
 from gnnplace.graph.orders import LEARNED
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.aims import list_device_limits
 from gnnplace.policy.gnn.encoder import Encoder, NullEncoder
 from gnnplace.policy.gnn.learned_order import order_gradient
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -24,19 +24,19 @@ from gnnplace.train.reinforce import (
     EVEN,
     Lesson,
     advantages,
-    bettered,
+    compute_device_targets,
     extremes,
     gain_over,
     regret,
+    search_briefly,
     unevenness,
-    wanted,
 )
 from tests.policy.problems import constrained_problem
 from tests.random_problems import seeds
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 16, "layers": 1, "decoder_hidden": 16}
-NOTHING = np.zeros(len(device_limits(3)))  # said of the number of devices
+NOTHING = np.zeros(len(list_device_limits(3)))  # said of the number of devices
 
 
 def sample(seed=1):
@@ -126,7 +126,7 @@ def test_large_problems_have_fewer_draws(monkeypatch):
     monkeypatch.setattr(made, "seconds", seconds)
     drawn_lesson(made, one)
     draws = max(2, round(200 / one.space.problem.num_units))
-    assert taken == [draws + len(device_limits(3))]
+    assert taken == [draws + len(list_device_limits(3))]
 
 
 def test_the_extremes_are_the_least_and_the_greatest():
@@ -204,15 +204,17 @@ def test_the_best_placements_are_kept_over_an_interruption():
 
 
 def test_numbers_of_devices_are_wanted_by_their_seconds():
-    likely = wanted(np.array([2.0, 1.0, 1.03]))
+    likely = compute_device_targets(np.array([2.0, 1.0, 1.03]))
     assert likely.sum() == pytest.approx(1.0)
     assert likely[1] > 2 * likely[2] > 100 * likely[0]
-    np.testing.assert_allclose(wanted(np.array([2e3, 1e3, 1.03e3])), likely)
+    np.testing.assert_allclose(
+        compute_device_targets(np.array([2e3, 1e3, 1.03e3])), likely
+    )
 
 
 def test_the_number_of_devices_is_learned_from_the_greedy_decodes():
     made, one = module(label=0.0, gradient=0.0, greedy=0.0, moves=0), sample()
-    episodes, limits = made.episode(one), device_limits(3)
+    episodes, limits = made.episode(one), list_device_limits(3)
     optimizer = torch.optim.Adam(made.policy.count.parameters(), lr=2e-2)
     for _ in range(30):
         optimizer.zero_grad()
@@ -341,7 +343,7 @@ def test_moves_never_make_a_label_worse_or_go_where_a_unit_may_not_be(seed):
     before = label[1].copy()
     limit = 1 + seed % problem.num_devices
     label = label[0] * unevenness(episodes, label[1], limit), label[1]
-    cost, devices = bettered(episodes, label, limit, 12, rng)
+    cost, devices = search_briefly(episodes, label, limit, 12, rng)
     assert cost <= label[0]
     uneven = unevenness(episodes, devices, limit)
     assert uneven * episodes.seconds(devices) == pytest.approx(cost)
@@ -365,12 +367,12 @@ def test_moves_of_clusters_find_what_a_bus_needs(draw):
     alone = episodes.seconds(np.zeros(problem.num_units, np.int32))
     assert label[0] > 1.5 * alone
     label = label[0] * unevenness(episodes, label[1], 1), label[1]
-    assert bettered(episodes, label, 1, 300, rng)[0] < 1.05 * alone
+    assert search_briefly(episodes, label, 1, 300, rng)[0] < 1.05 * alone
 
 
 def test_without_moves_a_label_stays():
     episodes, label = started(constrained_problem(7), np.random.default_rng(0))
-    assert bettered(episodes, label, 2, 0, np.random.default_rng(0)) is label
+    assert search_briefly(episodes, label, 2, 0, np.random.default_rng(0)) is label
 
 
 @pytest.fixture(scope="module")

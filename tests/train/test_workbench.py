@@ -49,10 +49,10 @@ def test_placements_are_measured_once_by_each_name(bench):
     found = bench.measure(placements)
     assert all(m.seconds > 0 and not m.error for m in found)
     assert set(found[0].ops) == set(bench.problem.graph.names)
-    other = bench.labelled("other")
+    other = bench.with_label("other")
     assert other.problem is bench.problem
     assert not other.measure(placements[:1])[0].stored
-    assert bench.labelled(MODEL).measure(placements[:1])[0].stored
+    assert bench.with_label(MODEL).measure(placements[:1])[0].stored
     runs = MeasurementStore(bench._store.url).runs()
     assert sorted(r.model for r in runs) == [MODEL, MODEL, "other"]
 

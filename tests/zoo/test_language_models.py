@@ -24,7 +24,7 @@ def test_a_step_is_what_the_formula_says():
     first = highway(cell.first(torch.cat([x, state], 1)), state, torch.tanh)
     second = highway(cell.others[0](first), first, torch.relu)
     third = highway(cell.others[1](first), first, lambda y: y)
-    assert cell.loose == [1, 2]
+    assert cell.unread == [1, 2]
     assert torch.allclose(cell.step(x, state), (second + third) / 2)
 
 

@@ -13,7 +13,7 @@ from gnnplace.tracing.step import StepModule
 from gnnplace.zoo.workload import WORKLOADS, find_factory
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.list_workload_names())
 def test_a_workload_has_a_finite_loss_and_a_gradient_for_every_parameter(
     name: str,
 ) -> None:
@@ -26,7 +26,7 @@ def test_a_workload_has_a_finite_loss_and_a_gradient_for_every_parameter(
     assert all(p.grad is not None for p in work.model.parameters())
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.list_workload_names())
 def test_the_batch_is_the_first_dimension_of_every_input(name: str) -> None:
     for batch in (2, 4):
         inputs = zoo.build(name, batch=batch).inputs
@@ -35,7 +35,7 @@ def test_the_batch_is_the_first_dimension_of_every_input(name: str) -> None:
 
 
 def test_batches_can_be_cut_in_four() -> None:
-    assert all(zoo.default_batch(name) % 4 == 0 for name in zoo.names())
+    assert all(zoo.default_batch(name) % 4 == 0 for name in zoo.list_workload_names())
 
 
 def test_same_arguments_same_numbers_and_the_generator_is_left_alone() -> None:

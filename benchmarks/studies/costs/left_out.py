@@ -17,7 +17,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.calibration import NINETY, Evidence, gather
-from gnnplace.costs.kin import POOLED, group_of
+from gnnplace.costs.kin import POOLED, get_error_group
 from gnnplace.costs.prediction import (
     PROVENANCES,
     TABLE,
@@ -169,4 +169,4 @@ def summaries(trials: list[Trial], by: Callable[[Trial], str]) -> list[Summary]:
 
 def op_kind(trial: Trial) -> str:
     """Kinds of ops that the report tells apart: products by name, the rest by group."""
-    return group_of(trial.op)
+    return get_error_group(trial.op)

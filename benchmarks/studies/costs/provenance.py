@@ -13,7 +13,7 @@ from benchmarks.studies.costs.steps import mean_error
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.costs.profiling.estimation import estimate_times
 from gnnplace.tracing.models import capture_model
-from gnnplace.zoo.workload import names
+from gnnplace.zoo.workload import list_workload_names
 
 KIND = "h100"
 HUGGING_FACE = (
@@ -47,7 +47,10 @@ class SourceRow:
 def source_rows(progress: Callable[[str], None], kind: str = KIND) -> list[SourceRow]:
     """Every model of the zoo, then those of Hugging Face with one example."""
     rows = []
-    for model in (*names(), *(f"hf:{name}?batch=1" for name in HUGGING_FACE)):
+    for model in (
+        *list_workload_names(),
+        *(f"hf:{name}?batch=1" for name in HUGGING_FACE),
+    ):
         progress(f"where times of {model} are from")
         rows.append(source_row(model, kind))
     return rows

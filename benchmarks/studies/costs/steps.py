@@ -19,7 +19,7 @@ from gnnplace.costs.profiling.estimation import KindTimes, estimate_times
 from gnnplace.costs.rows import SHORTEST, Rows
 from gnnplace.costs.tables import CostTables, load_shipped_tables
 from gnnplace.files import read_json
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.gpus import get_figures
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.program.program import BACKWARD, FORWARD, UPDATE, Program
 
@@ -218,7 +218,7 @@ def zeroing(program: Program, kind: str) -> float:
     sizes = [
         program.values[op.reads[0]].bytes for op in program.ops if op.phase == UPDATE
     ]
-    kernel = SHORTEST + EAGER.gap + np.array(sizes) / figures(kind).bandwidth
+    kernel = SHORTEST + EAGER.gap + np.array(sizes) / get_figures(kind).bandwidth
     return float(np.maximum(kernel, EAGER.forward).sum())
 
 

@@ -119,7 +119,7 @@ class Following(Rollouts):
             -(self.priorities @ weights.astype(np.float64)), kind="stable"
         )
         self.orders_made["topological"] = np.asarray(
-            kernels.least_first(
+            kernels.order_producers_first(
                 graph.successor_offset, graph.successor, first.astype(np.int32)
             )
         )

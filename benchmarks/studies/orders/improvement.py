@@ -40,7 +40,7 @@ from benchmarks.studies.orders.improvement_report import (
 )
 from benchmarks.studies.orders.networks import rounded
 from benchmarks.studies.orders.problems import DATASETS, NETWORKS, SEARCHED
-from gnnplace.bench.rows import append, identity, now, provenance
+from gnnplace.bench.rows import append, format_now, identity, provenance
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.graph.orders import FIXED_ORDERS
@@ -49,9 +49,9 @@ from gnnplace.placing.roster import place
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.improving import Improvement, ImprovingRollouts
 from gnnplace.policy.decode.rollouts import Walked
-from gnnplace.policy.learned import untrained
+from gnnplace.policy.learned import make_untrained
 from gnnplace.policy.weights import PolicyWeights
-from gnnplace.problem import Cluster, Device, all_pairs
+from gnnplace.problem import Cluster, Device, link_all_pairs
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 
 Say = Callable[[str], None]
@@ -88,7 +88,7 @@ def equal_devices(kind: str, *, bandwidth: float, latency: float) -> Cluster:
     )
     names = [device.name for device in devices]
     return Cluster(
-        devices, all_pairs(names, bandwidth=bandwidth, latency=latency), kind
+        devices, link_all_pairs(names, bandwidth=bandwidth, latency=latency), kind
     )
 
 
@@ -182,7 +182,7 @@ class ImprovementStudy:
 
     def run(self, orders: Sequence[str], seeds: int) -> None:
         """Run what is missing, machine by machine and seed by seed."""
-        policy = untrained().policy
+        policy = make_untrained().policy
         assert policy is not None
         for machine in machines():
             for name in RIVALS:
@@ -224,7 +224,7 @@ class ImprovementStudy:
         """Append a row; its seconds are the processor's since ``begin``, for all walks of a run."""
         cell = {"problem": machine, "placer": placer, "seed": seed, "budget": walks}
         seconds = round(time.thread_time() - begin, 2)
-        told = {"when": now(), "one": one, "seconds": seconds}
+        told = {"when": format_now(), "one": one, "seconds": seconds}
         row = {"study": "orders", **cell, **told, **provenance()}
         append(self.folder / FILE, row)
         self.rows.append(row)

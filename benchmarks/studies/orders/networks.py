@@ -40,7 +40,7 @@ from benchmarks.studies.orders.networks_report import (
     networks_report,
 )
 from benchmarks.studies.orders.problems import DATASETS, SEARCHED
-from gnnplace.bench.rows import append, identity, now, provenance
+from gnnplace.bench.rows import append, format_now, identity, provenance
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.graph.orders import FIXED_ORDERS, LEARNED
@@ -49,7 +49,7 @@ from gnnplace.placing.roster import place
 from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.problem import Problem
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.data_module import ProblemDataModule
 from gnnplace.train.learner import save_whole
@@ -162,7 +162,7 @@ class NetworkStudy:
         row = {
             "study": "orders",
             **cell,
-            "when": now(),
+            "when": format_now(),
             "one": seconds(),
             **provenance(),
         }
@@ -250,7 +250,10 @@ def training_data(seed: int) -> ProblemDataModule:
 
 def own_problems(family: str) -> list[Problem]:
     """The problems of a family to learn from: its graphs of even number, in several sizes."""
-    store, cluster = find_dataset(family, Path(__file__).parents[1]), preset(CLUSTER)
+    store, cluster = (
+        find_dataset(family, Path(__file__).parents[1]),
+        make_preset(CLUSTER),
+    )
     graphs = [store.graph(name) for name in store.names[::2]]
     return [
         dataset_problem(g, cluster, groups=groups)
@@ -262,7 +265,7 @@ def own_problems(family: str) -> list[Problem]:
 @cache
 def every_graph() -> list[list[SearchSpace]]:
     """All graphs of the three families on the machine, a list a family."""
-    cluster, result = preset(CLUSTER), []
+    cluster, result = make_preset(CLUSTER), []
     for family in DATASETS[SEARCHED]:
         store = find_dataset(family, Path(__file__).parents[1])
         graphs = [store.graph(name) for name in store.names]

@@ -44,13 +44,13 @@ from benchmarks.studies.orders.problems import (
     training_problems,
 )
 from benchmarks.studies.orders.report import count_parts, picture, report, written
-from gnnplace.bench.rows import append, identity, now, provenance
+from gnnplace.bench.rows import append, format_now, identity, provenance
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.files import write_text
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
 from gnnplace.policy.weights import FEATURE_VERSION
-from gnnplace.problem import digest
+from gnnplace.problem import compute_digest
 from gnnplace.report.pictures import svg
 
 FloatArray = NDArray[np.float64]
@@ -161,7 +161,7 @@ class Study:
         self, problem: str, placer: str, seed: int, budget: float, found: Any
     ) -> None:
         cell = {"problem": problem, "placer": placer, "seed": seed, "budget": budget}
-        row = {"study": "orders", **cell, "when": now(), **found, **provenance()}
+        row = {"study": "orders", **cell, "when": format_now(), **found, **provenance()}
         append(self.folder / FILE, row)
         self.rows.append(row)
 
@@ -305,7 +305,7 @@ def described(entry: StudyProblem, policy: Any) -> dict[str, Any]:
         "name": entry.problem.name,
         "family": entry.family,
         "cluster": entry.cluster,
-        "digest": digest(entry.problem),
+        "digest": compute_digest(entry.problem),
         "features": {name: round_sig(value) for name, value in features.items()},
         "auto": round_sig(one.fixed.greedy()[0].score),
     }

@@ -31,7 +31,7 @@ from gnnplace.plans.segments.chain import FASTEST, Chain, SegmentCosts, SplitCho
 from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 VOCABULARY = 51200
 FLOOR = (1.51e-3, 1.745e-3)
@@ -146,7 +146,7 @@ def gpt(
 @cache
 def superpod(devices: int) -> Cluster:
     """So many A100 of 80 GB in servers of eight."""
-    return with_slack(preset(f"superpod-a100-80-{devices // 8}x8"))
+    return with_slack(make_preset(f"superpod-a100-80-{devices // 8}x8"))
 
 
 def seconds_of(row: tuple[float, ...]) -> float:

@@ -24,9 +24,9 @@ from gnnplace.plans.given import draft_plan
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import one_by_one
 from gnnplace.plans.order.rows import with_messages, words
-from gnnplace.plans.order.timing import timed
+from gnnplace.plans.order.timing import time_pipeline
 from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
-from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.draft import realize_draft
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import (
     FASTEST,
@@ -36,7 +36,7 @@ from gnnplace.plans.segments.chain import (
     SplitChoice,
 )
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 SHARDS = 4
 NAMELESS = "0" * 64  # the fingerprint of profiles, which have no calls
@@ -95,7 +95,7 @@ def capture_chain(plan: dict[str, Any]) -> Chain:
 @cache
 def cluster_of(servers: int) -> Cluster:
     """So many servers of four GH200."""
-    return preset(f"slingshot-gh200-{max(servers, 2)}x4")
+    return make_preset(f"slingshot-gh200-{max(servers, 2)}x4")
 
 
 def given(plan: dict[str, Any]) -> Plan:
@@ -164,10 +164,12 @@ def plan_of(
 def seconds_of(chain: Chain, cluster: Cluster, plan: Plan) -> float | None:
     """Seconds of a step whose transfers block both ends; None where a layer has no costs."""
     draft = draft_plan(chain, cluster, plan)
-    priced = realized(Pricer(chain, MeshFabric(cluster), draft.size), draft)
+    priced = realize_draft(Pricer(chain, MeshFabric(cluster), draft.size), draft)
     if priced is None:
         return None
-    return timed(priced.line, priced.orders, priced.ends, blocking=True).step_time
+    return time_pipeline(
+        priced.line, priced.orders, priced.ends, blocking=True
+    ).step_time
 
 
 def predict(plan: dict[str, Any]) -> float:

@@ -29,11 +29,11 @@ from scipy.optimize import minimize
 from benchmarks.studies.plans.megatron import HOST, Host, Megatron, gpt
 from benchmarks.studies.plans.runs import Run
 from gnnplace.plans.answers import price_given_plan
-from gnnplace.plans.given import layer_bounds
+from gnnplace.plans.given import find_layer_bounds
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.spec import EQUAL
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 BATCH = 128  # the largest of the file: all others divide it
 FITTED, TESTED = 1024, 2048
@@ -83,7 +83,7 @@ def rows() -> tuple[Row, ...]:
 @cache
 def machine() -> Cluster:
     """Eight A100; memory is no matter, since all rows were run."""
-    return preset("nvswitch-a100-80-8")
+    return make_preset("nvswitch-a100-80-8")
 
 
 @cache
@@ -146,7 +146,7 @@ def _missed(host: Host, known: Sequence[Row]) -> float:
         if key not in costs:
             costs[key] = _sums(row, host)
         seconds, update = costs[key]
-        cuts = layer_bounds(captured(row.hidden, row.layers), EQUAL, row.stages)
+        cuts = find_layer_bounds(captured(row.hidden, row.layers), EQUAL, row.stages)
         stages = np.add.reduceat(seconds, cuts[:-1])
         count = row.batch / row.size / row.replicas
         total = stages.sum() + (count - 1) * stages.max()

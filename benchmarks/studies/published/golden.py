@@ -20,7 +20,7 @@ from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price, price_spec
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 FOLDER = "megatron-lm-golden"
 VOCABULARY, MULTIPLE = 50257, 128
@@ -51,7 +51,7 @@ def setting(
         layers, hidden, heads, kv_heads, inside, length, words, gated, tied, positions=positions
     )  # fmt: skip
     return make_pricing_setting(
-        decoder, preset(f"nvswitch-{kind}-8"), framework_name="megatron-lm", precision=half,
+        decoder, make_preset(f"nvswitch-{kind}-8"), framework_name="megatron-lm", precision=half,
         optimizer="adam", environment_name="unfused-attention" if unfused else None,
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ from gnnplace.plans.segments.chain import (
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer
 from gnnplace.problem.cluster import Cluster, Device, Link
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.gpus import get_figures
 
 FOLDER = "sailor"
 FLOAT, LENGTH = 4, 2048
@@ -251,7 +251,7 @@ def cluster_of(folder: Path, servers: tuple[tuple[str, int], ...]) -> Cluster:
         Device(
             name=f"gpu:{d}",
             kind=KINDS[own[k][0]],
-            memory=figures(KINDS[own[k][0]]).memory,
+            memory=get_figures(KINDS[own[k][0]]).memory,
         )
         for d, k in enumerate(places)
     ]

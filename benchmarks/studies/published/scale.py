@@ -28,7 +28,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAt
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import WORDS, PlanSpec, parse_spec_values
 from gnnplace.plans.spec_answers import PlanAnswer, price
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 MODELS, ROWS = "models.json", "rows*.csv"
 BEST = "best"
@@ -152,7 +152,7 @@ def setting(
     """Return what the plans of a model on a cluster are priced on."""
     return make_pricing_setting(
         sizes,
-        preset(cluster),
+        make_preset(cluster),
         framework_name=framework,
         environment_name=environment or None,
         precision=precision,

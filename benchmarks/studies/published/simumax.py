@@ -19,7 +19,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAt
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 FOLDER = "simumax"
 MEGA = 2.0**20
@@ -48,7 +48,7 @@ def setting(model: str, layers: int, length: int) -> PricingSetting:
         experts=EXPERTS.get(model), latent=LATENT if model in EXPERTS else None,
     )  # fmt: skip
     return make_pricing_setting(
-        decoder, preset("nvswitch-b200-8"), framework_name="megatron-lm"
+        decoder, make_preset("nvswitch-b200-8"), framework_name="megatron-lm"
     )
 
 

@@ -19,7 +19,7 @@ from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.decoders.stages import cut_layers
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price, price_spec
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 FOLDER = "ultrascale-playbook"
 BATCH, LENGTH = 256, 4096
@@ -41,7 +41,7 @@ def setting(hidden: int, kv_heads: int, words: int, checked: bool) -> PricingSet
         layers, hidden, heads, kv_heads, inside, LENGTH, words, tied=tied, batch=BATCH
     )
     return make_pricing_setting(
-        decoder, preset("dgx-h100-64x8"), framework_name="nanotron",
+        decoder, make_preset("dgx-h100-64x8"), framework_name="nanotron",
         environment_name=CHECKED if checked else None,
     )  # fmt: skip
 

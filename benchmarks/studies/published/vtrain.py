@@ -23,7 +23,7 @@ from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster import Cluster, Link
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 FOLDER = "vtrain"
 VOCABULARY = 51200
@@ -36,7 +36,7 @@ CARDS = 4 * 25e9 / 8  # bytes a second of a GPU's part of a server's cards
 @cache
 def machine(servers: int, cards: float = CARDS) -> Cluster:
     """Servers of eight A100; of links what the first GPU sees is all that is asked."""
-    inner = preset("nvswitch-a100-80-8")
+    inner = make_preset("nvswitch-a100-80-8")
     if servers == 1:
         return inner
     many = tuple(

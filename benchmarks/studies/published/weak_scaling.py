@@ -22,7 +22,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 FOLDER = "weak-scaling"
 
@@ -48,7 +48,7 @@ def outcome(row: tuple[float, ...]) -> Outcome:
         tied=True,
     )
     own = make_pricing_setting(
-        decoder, preset(f"superpod-a100-80-{gpus // 8}x8"), framework_name="megatron-lm",
+        decoder, make_preset(f"superpod-a100-80-{gpus // 8}x8"), framework_name="megatron-lm",
         environment_name="unfused-attention", precision="16-master", optimizer="adam",
     )  # fmt: skip
     dp = gpus // tp // pp

@@ -39,7 +39,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.plans.spec_answers import price_spec
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 Say = Callable[[str], None]
 THREADS = Path(__file__).parents[2] / "slow_runs.csv"
@@ -160,7 +160,7 @@ def name_thread(row: dict[str, str]) -> NamedCause:
     def on(cluster: str) -> PricingSetting:
         return make_pricing_setting(
             sizes,
-            preset(cluster),
+            make_preset(cluster),
             framework_name=row["framework"],
             precision=row["precision"],
         )

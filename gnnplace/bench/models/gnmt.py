@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, generator, word_loss
+from gnnplace.zoo import Workload, make_generator, word_loss
 
 
 class Encoder(nn.Module):
@@ -100,7 +100,7 @@ def gnmt(
         width: The width of embeddings and states.
         layers: The number of layers of encoder and decoder.
     """
-    random = generator(0)
+    random = make_generator(0)
     lengths = (source, target, target)
     words = [torch.randint(vocabulary, (batch, n), generator=random) for n in lengths]
     return Workload("gnmt", GNMT(vocabulary, width, layers), tuple(words), word_loss)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo import Workload, generator
+from gnnplace.zoo import Workload, make_generator
 
 
 class Expert(nn.Module):
@@ -75,7 +75,7 @@ def moe(
         depth: Layers.
         classes: The number of classes of the classifier.
     """
-    random = generator(0)
+    random = make_generator(0)
     x = torch.randn(batch, width, generator=random)
     y = torch.randint(classes, (batch,), generator=random)
     model = Mixture(width, hidden, experts, depth, classes)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo import Workload, generator, tower
+from gnnplace.zoo import Workload, make_generator, tower
 
 
 class Recommender(nn.Module):
@@ -63,7 +63,7 @@ def recommender(
         hidden: Units of a hidden layer.
         depth: Hidden layers of every tower.
     """
-    random = generator(0)
+    random = make_generator(0)
     x = torch.randn(batch, dense, generator=random)
     ids_of_examples = torch.randint(rows, (batch, tables, ids), generator=random)
     clicks = torch.randint(2, (batch,), generator=random).float()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, generator, word_loss
+from gnnplace.zoo import Workload, make_generator, word_loss
 
 
 class Seq2Seq(nn.Module):
@@ -45,7 +45,7 @@ def seq2seq(
         width: The width of embeddings and states.
         layers: The number of layers of encoder and decoder.
     """
-    random = generator(0)
+    random = make_generator(0)
     shape = (batch, length)
     source, target, words = (
         torch.randint(vocabulary, shape, generator=random) for _ in range(3)

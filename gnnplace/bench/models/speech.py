@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload, generator, word_loss
+from gnnplace.zoo import Workload, make_generator, word_loss
 
 
 class Listener(nn.Module):
@@ -110,7 +110,7 @@ def speech(
         spelling: Layers of the speller.
         alphabet: The number of letters that there are.
     """
-    random = generator(0)
+    random = make_generator(0)
     sound = torch.randn(batch, frames, features, generator=random)
     texts = [
         torch.randint(alphabet, (batch, letters), generator=random) for _ in range(2)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo import Workload, generator
+from gnnplace.zoo import Workload, make_generator
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -77,7 +77,7 @@ def tree_lstm(
         tree: The seed of the tree.
         classes: The number of classes of a text.
     """
-    random = generator(0)
+    random = make_generator(0)
     words = torch.randint(vocabulary, (batch, length), generator=random)
     labels = torch.randint(classes, (batch,), generator=random)
     model = TreeLSTM(vocabulary, width, merges(length, tree), classes)

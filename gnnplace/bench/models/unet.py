@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo import ConvUnit, Workload, generator
+from gnnplace.zoo import ConvUnit, Workload, make_generator
 
 
 def pair(inputs: int, outputs: int) -> nn.Sequential:
@@ -54,7 +54,7 @@ def unet(
         depth: Halvings.
         classes: The number of classes of a pixel.
     """
-    random = generator(0)
+    random = make_generator(0)
     x = torch.randn(batch, 3, size, size, generator=random)
     y = torch.randint(classes, (batch, size, size), generator=random)
     return Workload(

@@ -88,18 +88,18 @@ def _set(owner: str, rows: Mapping[str, Any]) -> ConstantSet:
 
 
 @cache
-def hardware() -> ConstantSet:
+def load_hardware_constants() -> ConstantSet:
     """Return the constants of devices and networks, whatever runs on them."""
     return _set(HARDWARE, _data()["hardware"])
 
 
 @cache
-def library() -> ConstantSet:
+def load_library_constants() -> ConstantSet:
     """Return the rates of fused attention."""
     return _set(LIBRARY, _data()["library"])
 
 
-def framework(name: str) -> ConstantSet:
+def load_framework_constants(name: str) -> ConstantSet:
     """Return a framework's constants, with those that hold for any framework.
 
     Raises:
@@ -111,12 +111,12 @@ def framework(name: str) -> ConstantSet:
     )
 
 
-def mode(name: str) -> ConstantSet:
+def load_mode_constants(name: str) -> ConstantSet:
     """Return the constants that a mode such as "compile=on" replaces."""
     return _set(f"mode {name}", _data()["modes"].get(name, {}))
 
 
-def environment(names: str) -> ConstantSet:
+def load_environment_constants(names: str) -> ConstantSet:
     """Return the constants of environments, several joined by "+".
 
     Of a constant that two of them have, the last counts.
@@ -143,7 +143,7 @@ def _named(what: str, name: str, known: Mapping[str, Any]) -> ConstantSet:
     return _set(f"{what} {name}", known[name])
 
 
-def assumed(
+def iterate_constants(
     framework_name: str, environment_name: str | None = None
 ) -> Iterator[Constant]:
     """Yield every constant that a framework's predictions rest on.
@@ -153,8 +153,12 @@ def assumed(
     Raises:
         InputError: There is no such framework or environment.
     """
-    sets = [hardware(), library(), framework(framework_name)]
+    sets = [
+        load_hardware_constants(),
+        load_library_constants(),
+        load_framework_constants(framework_name),
+    ]
     if environment_name is not None:
-        sets.append(environment(environment_name))
-    for constants in (*sets, *map(mode, _data()["modes"])):
+        sets.append(load_environment_constants(environment_name))
+    for constants in (*sets, *map(load_mode_constants, _data()["modes"])):
         yield from constants.constants.values()

@@ -27,18 +27,22 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
-from gnnplace.costs.frameworks.constants import ConstantSet, framework, mode
+from gnnplace.costs.frameworks.constants import (
+    ConstantSet,
+    load_framework_constants,
+    load_mode_constants,
+)
 from gnnplace.costs.frameworks.offloading import (
     NOTHING,
     Host,
     Offloading,
-    host_of,
+    get_host,
     parse_offloading,
 )
 from gnnplace.costs.kernels import Kernels
 from gnnplace.costs.memory import PARAMETER, StateTerms
 from gnnplace.costs.network import ServerNetwork
-from gnnplace.costs.optimizers import OptimizerKind, optimizer_kind
+from gnnplace.costs.optimizers import OptimizerKind, get_optimizer_kind
 
 Seconds = TypeVar("Seconds", float, FloatArray)
 """A number of seconds, or an array of them."""
@@ -377,7 +381,9 @@ class ReplicaExchanges(NamedTuple, Generic[Seconds]):
 NO_EXCHANGES = ReplicaExchanges(0.0, 0.0, 0.0)
 
 
-def exposed_seconds(exchange: Seconds, hidden: Seconds, share: float) -> Seconds:
+def compute_exposed_seconds(
+    exchange: Seconds, hidden: Seconds, share: float
+) -> Seconds:
     """Return the seconds that an exchange adds to the work that runs beside a part of it.
 
     What is hidden still costs a share of itself: it takes processors and memory from the work.
@@ -390,9 +396,9 @@ def exposed_seconds(exchange: Seconds, hidden: Seconds, share: float) -> Seconds
     return exchange - hidden + share * hidden
 
 
-def replicas_share() -> float:
+def get_hidden_replica_share() -> float:
     """Return what hidden exchanges of PyTorch's replicas still cost of themselves."""
-    return framework("pytorch")["overlap_replicas"]
+    return load_framework_constants("pytorch")["overlap_replicas"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -458,7 +464,7 @@ class Framework:
         if kind.is_factored:
             matrices, outside = (moment * numbers for numbers in self.factored)
         elif kind.is_orthogonal:  # AdamW steps what is no matrix of a layer
-            outside = optimizer_kind("adamw").kept_bytes(moment)
+            outside = get_optimizer_kind("adamw").kept_bytes(moment)
         return StateBytes(
             parameter=float(parameter),
             gradient=4.0 if self.sums_in_fp32 else float(gradient),
@@ -469,7 +475,7 @@ class Framework:
     @property
     def optimizer_kind(self) -> OptimizerKind:
         """Return the kind of the optimizer: what it keeps and moves."""
-        return optimizer_kind(self.optimizer)
+        return get_optimizer_kind(self.optimizer)
 
     def optimizer_bytes(
         self, parameters: ReplicatedParameters, group: ReplicaGroup
@@ -509,9 +515,9 @@ class Framework:
     @cached_property
     def host(self) -> Host:
         """Return the host of a GPU."""
-        return host_of(self.kernels.kind, self.network.per_server)
+        return get_host(self.kernels.kind, self.network.per_server)
 
-    def on_kind(self, kind: str) -> Framework:
+    def select_kind(self, kind: str) -> Framework:
         """Return the framework on one kind of device; itself if there is one kind alone."""
         return self.kinds.get(kind, self)
 
@@ -520,11 +526,11 @@ class Framework:
 
         A kind owns its kernels; the network and the constants are the cluster's.
         """
-        return replace(self, kernels=self.on_kind(kind).kernels)
+        return replace(self, kernels=self.select_kind(kind).kernels)
 
     def usable_memory(self, kinds: tuple[str, ...]) -> float:
         """Return the bytes that tensors may have on every one of some kinds of devices."""
-        frameworks = [self.on_kind(kind) for kind in kinds]
+        frameworks = [self.select_kind(kind) for kind in kinds]
         return min(
             framework.memory * framework.constants["usable"] for framework in frameworks
         )
@@ -581,7 +587,7 @@ class Framework:
             share: What the hidden part still costs of itself; None: the hardware's `overlap`.
         """
         share = self.network.rates["overlap"] if share is None else share
-        return exposed_seconds(exchange, np.minimum(exchange, work), share)
+        return compute_exposed_seconds(exchange, np.minimum(exchange, work), share)
 
     def replica_group(
         self,
@@ -718,7 +724,7 @@ class Framework:
         else:
             of_experts = 0.0
         if dense:
-            bucketed = self._in_buckets(zero, parameters, group)
+            bucketed = self._price_in_buckets(zero, parameters, group)
         else:
             bucketed = 0.0
         gathered = 0.0
@@ -767,7 +773,7 @@ class Framework:
             return self.scatter(size, group)
         return self.network.reduce(group.count, size, group.members)
 
-    def _in_buckets(
+    def _price_in_buckets(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> float:
         """Return the seconds of summing gradients of dense parameters in buckets."""
@@ -810,7 +816,7 @@ class Framework:
             seconds += 2 * self.checks["check"] * shards
         return seconds
 
-    def least_exchanges(
+    def bound_exchanges(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> ReplicaExchanges[float]:
         """Return a lower bound of the seconds of exchanges, of which none is hidden.
@@ -849,17 +855,17 @@ class Framework:
             self._least[key] = ReplicaExchanges(scattered, scattered, gathered)
         return self._least[key]
 
-    def least_reduction(
+    def bound_reduction(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> float:
         """Return a lower bound of the seconds that exchanges of replicas add to a step.
 
         No part of the parameters takes less than its share of them.
 
-        All that may be hidden is; arguments as of `least_exchanges`.
+        All that may be hidden is; arguments as of `bound_exchanges`.
         """
         return self.reduction(
-            zero, self.least_exchanges(zero, parameters, group), math.inf, math.inf
+            zero, self.bound_exchanges(zero, parameters, group), math.inf, math.inf
         )
 
     # The optimizer, gradients, and bytes.
@@ -984,7 +990,7 @@ class RunningWords(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def running_framework(framework: Framework, words: RunningWords) -> Framework:
+def make_running_framework(framework: Framework, words: RunningWords) -> Framework:
     """Return a framework adapted to the words of a plan, such as `compile=on`.
 
     Args:
@@ -993,12 +999,14 @@ def running_framework(framework: Framework, words: RunningWords) -> Framework:
     """
     constants = dict(framework.constants.constants)
     if words.compiled:
-        constants |= mode("compile=on").constants
-    for name, constant in mode(f"cuda_graphs={words.graphs}").constants.items():
+        constants |= load_mode_constants("compile=on").constants
+    for name, constant in load_mode_constants(
+        f"cuda_graphs={words.graphs}"
+    ).constants.items():
         constants[name] = min(constants[name], constant, key=lambda one: one.value)
     kinds: dict[str, Framework] = {}
     for kind, on_kind in framework.kinds.items():
-        kinds[kind] = running_framework(on_kind, words)
+        kinds[kind] = make_running_framework(on_kind, words)
     return replace(
         framework,
         constants=ConstantSet(framework.constants.owner, constants),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnplace.costs.frameworks.constants import hardware
+from gnnplace.costs.frameworks.constants import load_hardware_constants
 
 NOTHING = "none"
 ACTIVATIONS = "activations"
@@ -61,14 +61,14 @@ class Host:
     adam: float
 
 
-def host_of(kind: str, each: int) -> Host:
+def get_host(kind: str, each: int) -> Host:
     """Return the host of a kind of GPU.
 
     Args:
         kind: The kind of the GPU.
         each: GPUs of a server.
     """
-    constants = hardware()
+    constants = load_hardware_constants()
     sharers = min(constants.of("host_link_sharers", kind), float(each))
     return Host(
         link=constants.of("host_link", kind) * constants["host_link_share"] / sharers,
@@ -79,6 +79,6 @@ def host_of(kind: str, each: int) -> Host:
     )
 
 
-def beyond(seconds: float, work: float) -> float:
+def compute_uncovered_seconds(seconds: float, work: float) -> float:
     """Return the seconds of a copy that the work beside it does not cover."""
     return max(0.0, seconds - work)

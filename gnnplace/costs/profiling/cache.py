@@ -1,8 +1,8 @@
 """A cache of measurements on disk, keyed by content: program, versions, machine.
 
-Each measurement is stored with its date and the load of the machine (`Conditions`), by which `kept`
-decides whether it is used or measured again. A key cannot know of changes such as a new cooler or
-another frequency governor; `measured_anew` ignores the cache for these.
+Each measurement is stored with its date and the load of the machine (`Conditions`), by which
+`get_or_measure` decides whether it is used or measured again. A key cannot know of changes such as
+a new cooler or another frequency governor; `measure_anew` ignores the cache for these.
 
 *Load* is the share of the machine's processor time that others took meanwhile: what all cores did
 (psutil's `cpu_times`, with what a hypervisor stole), less what this process and its workers did
@@ -191,7 +191,7 @@ def program_digest(program: Program) -> str:
 
 
 @cache
-def machine() -> dict[str, Any]:
+def describe_profiled_machine() -> dict[str, Any]:
     """Return the properties of this machine that measured times depend on."""
     return {
         "cpu": processor_name(),
@@ -201,16 +201,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def key(*parts: object) -> str:
+def make_cache_key(*parts: object) -> str:
     """Return the key of what the parts and this machine determine."""
-    return hashlib.sha256(repr((parts, sorted(machine().items()))).encode()).hexdigest()
+    return hashlib.sha256(
+        repr((parts, sorted(describe_profiled_machine().items()))).encode()
+    ).hexdigest()
 
 
 _state = {"not before": datetime.min.replace(tzinfo=UTC)}
 
 
 @contextmanager
-def measured_anew() -> Iterator[None]:
+def measure_anew() -> Iterator[None]:
     """Measure everything that is profiled in the block anew, each thing once."""
     limit = _state["not before"]
     _state["not before"] = datetime.now(UTC)
@@ -220,7 +222,7 @@ def measured_anew() -> Iterator[None]:
         _state["not before"] = limit
 
 
-def kept(
+def get_or_measure(
     room: str,
     name: str,
     measure: Callable[[], tuple[ValueT, float]],
@@ -247,7 +249,7 @@ def kept(
     if entry is not None and not entry[1].stale(_state["not before"]):
         value, conditions = entry
     else:
-        value, conditions = _measured(measure, what, progress)
+        value, conditions = _measure(measure, what, progress)
         if entry is not None and _better(entry[1], conditions):
             value = entry[0]
             conditions = replace(entry[1], tried=conditions.when)
@@ -259,7 +261,7 @@ def kept(
     return value
 
 
-def _measured(
+def _measure(
     measure: Callable[[], tuple[Any, float]],
     what: str,
     progress: Callable[[str], None] | None,
@@ -294,5 +296,8 @@ def store(room: str, name: str, value: object, conditions: Conditions) -> None:
     folder = cache_folder() / room
     with suppress(OSError, GnnplaceError):
         folder.mkdir(parents=True, exist_ok=True)
-        entry = {"machine": machine(), "value": value} | conditions.data()
+        entry = {
+            "machine": describe_profiled_machine(),
+            "value": value,
+        } | conditions.data()
         write_json(folder / f"{name}.json", entry)

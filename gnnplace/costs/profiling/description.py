@@ -85,10 +85,10 @@ def describe(program: Program) -> Description:
             owner.append(i)
     view = np.array([op.view for op in program.ops], dtype=np.bool_)
     of_kernel = np.array([same, owner], dtype=np.intp)
-    return Description(rows_of(numbers), of_kernel[0], of_kernel[1], view)
+    return Description(make_rows(numbers), of_kernel[0], of_kernel[1], view)
 
 
-def rows_of(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
+def make_rows(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
     """Return kernels, each with its type, as rows without seconds."""
     flat = [(*kernel, dtype) for kernel, dtype in kernels]
     columns: Sequence[Sequence[Any]] = list(zip(*flat, strict=True)) or [()] * 8
@@ -146,7 +146,7 @@ def _infos(op: ProgramOp, values: Values) -> Iterator[ValueInfo]:
             yield values[arg.name]
 
 
-def _moved(op: ProgramOp, values: Values) -> int:
+def _count_moved_bytes(op: ProgramOp, values: Values) -> int:
     total = 0
     for name in (*op.reads, *op.results):
         if name is not None:
@@ -178,14 +178,16 @@ def _type_name(dtype: torch.dtype) -> str:
     return name
 
 
-def vector(name: str, shape: Sequence[int], moved: int, window: int = 0) -> Kernel:
+def make_vector_kernel(
+    name: str, shape: Sequence[int], moved: int, window: int = 0
+) -> Kernel:
     """Return a kernel that bytes bound; rows are along the last dimension."""
     length = shape[-1] if shape else 1
     return name, 1, prod(shape) // max(length, 1), length, 1, window, moved
 
 
 def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
-    num_bytes = _moved(op, values)
+    num_bytes = _count_moved_bytes(op, values)
     if name in PASSES:
         num_bytes = PASSES[name] * values[op.reads[0]].bytes
     if name in ("embedding", "index", "gather", "index_select"):
@@ -194,7 +196,7 @@ def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
         else:
             read = 0
         num_bytes = 2 * read  # the rows that are looked up, not the whole table
-    return vector(name, _shape(op, values), num_bytes, _window(name, op))
+    return make_vector_kernel(name, _shape(op, values), num_bytes, _window(name, op))
 
 
 def _window(name: str, op: ProgramOp) -> int:
@@ -242,7 +244,7 @@ def _find_product(
     else:
         batch = 1
     m = prod(left[:-1]) // batch
-    num_bytes = _moved(op, values)
+    num_bytes = _count_moved_bytes(op, values)
     if batch == 1:
         return "matmul" + suffix, 1, m, n, left[-1], 0, num_bytes
     return "bmm" + suffix, batch, m, n, left[-1], 0, num_bytes
@@ -253,10 +255,12 @@ def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
     out = values[op.results[0] or ""]
     # A transposed convolution is computed as a gradient, from the output to the input.
     image = source if op.args[6] else out
-    num_bytes = _moved(op, values)
+    num_bytes = _count_moved_bytes(op, values)
     if _is_depthwise(weight, op.args[8]):
-        return [(DEPTHWISE, *_by_bytes(image, weight, num_bytes))]
-    return [("convolution", *_convolved(image, weight, op.args[8], num_bytes))]
+        return [(DEPTHWISE, *_describe_by_bytes(image, weight, num_bytes))]
+    return [
+        ("convolution", *_describe_convolution(image, weight, op.args[8], num_bytes))
+    ]
 
 
 def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
@@ -264,10 +268,10 @@ def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
     image = source if op.args[7] else gradient
     num_bytes = gradient.bytes + source.bytes + weight.bytes
     name = "convolution"
-    sizes = _convolved(image, weight, op.args[9], num_bytes)
+    sizes = _describe_convolution(image, weight, op.args[9], num_bytes)
     if _is_depthwise(weight, op.args[9]):
         name = DEPTHWISE
-        sizes = _by_bytes(image, weight, num_bytes)
+        sizes = _describe_by_bytes(image, weight, num_bytes)
     wanted = op.args[10]
     kernels: list[Kernel] = [(f"{name}.input", *sizes)] if wanted[0] else []
     return kernels + ([(f"{name}.weight", *sizes)] if wanted[1] else [])
@@ -281,7 +285,7 @@ def _is_depthwise(weight: ValueInfo, groups: int) -> bool:
     return groups > 1 and weight.shape[1] == 1
 
 
-def _by_bytes(
+def _describe_by_bytes(
     image: ValueInfo, weight: ValueInfo, moved: int
 ) -> tuple[int, int, int, int, int, int]:
     length = image.shape[-1]
@@ -289,7 +293,7 @@ def _by_bytes(
     return 1, rows, length, 1, prod(weight.shape[2:]), moved
 
 
-def _convolved(
+def _describe_convolution(
     image: ValueInfo, weight: ValueInfo, groups: int, moved: int
 ) -> tuple[int, int, int, int, int, int]:
     pixels = image.shape[0] * prod(image.shape[2:])
@@ -322,7 +326,7 @@ def _attention(op: ProgramOp, values: Values) -> list[Kernel]:
             key.shape[-2],
             width,
             causal,
-            _moved(op, values),
+            _count_moved_bytes(op, values),
         )
     ]
 

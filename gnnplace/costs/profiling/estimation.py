@@ -26,13 +26,13 @@ from gnnplace.costs.floors import COMPILED, EAGER, NO_FLOOR, with_floor
 from gnnplace.costs.prediction import (
     PROVENANCES,
     OpEstimates,
-    misaligned,
+    find_misaligned,
     predict_in_step,
 )
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.profiling.fusion import find_fused_groups
 from gnnplace.costs.tables import CostTables, load_shipped_tables
-from gnnplace.problem import figures, find_kind
+from gnnplace.problem import find_kind, get_figures
 from gnnplace.tracing import (
     FORWARD,
     Program,
@@ -144,7 +144,7 @@ def estimate_times(
         error,
         _sources(description, estimate, count),
         _shares(description, estimate, seconds),
-        tuple(owner[misaligned(description.distinct)[description.same]].tolist()),
+        tuple(owner[find_misaligned(description.distinct)[description.same]].tolist()),
     )
 
 
@@ -211,7 +211,7 @@ def estimate_ops(program: Program, kind: str) -> FloatArray:
     Raises:
         InputError: No figures of the kind are known.
     """
-    of_kind = figures(kind)
+    of_kind = get_figures(kind)
     seconds = np.full(len(program.ops), of_kind.launch)
     for i, op in enumerate(program.ops):
         if op.view:

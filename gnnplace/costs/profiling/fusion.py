@@ -38,7 +38,7 @@ def find_fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     """
     homes = _homes(program)
     count = len(program.ops)
-    joined = _joined(program, homes)
+    joined = _find_fused_pairs(program, homes)
     source, target = np.array(joined, dtype=np.int32).reshape(-1, 2).T
     label = components(
         np.ascontiguousarray(source), np.ascontiguousarray(target), count
@@ -73,7 +73,7 @@ def _homes(program: Program) -> dict[str, str]:
     return homes
 
 
-def _joined(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
+def _find_fused_pairs(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
     """Return pairs of producer and consumer that are fused."""
     levels: dict[str, int] = {}
     maker: dict[str, tuple[int, Key]] = {}

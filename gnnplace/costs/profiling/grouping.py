@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.costs.profiling.workspace import compute_group_workspace
 from gnnplace.errors import InputError, suggestion
-from gnnplace.graph import ComputationGraph, quotient, united
+from gnnplace.graph import ComputationGraph, quotient, unite_groups
 from gnnplace.tracing import FORWARD, Program, ProgramGraph, ProgramOp
 
 
@@ -96,7 +96,7 @@ def group_graph(
     order_only = np.array([not name for name in fine.values], dtype=np.bool_)
     fine_graph = fine.graph
     if not apart:
-        fine_graph, order_only = _in_one_memory(fine, group)
+        fine_graph, order_only = _merge_shared_memory(fine, group)
     members: list[list[str]] = [[] for _ in range(count)]
     for i, op in enumerate(program.ops):
         members[group[i]].append(op.name)
@@ -127,7 +127,7 @@ def group_graph(
     )
 
 
-def _in_one_memory(
+def _merge_shared_memory(
     fine: ProgramGraph, group: IntArray
 ) -> tuple[ComputationGraph, BoolArray]:
     """Return the graph with one tensor for those of a group that share memory, and the orders.
@@ -170,7 +170,7 @@ def _classes(
         [-1 if name is None else index[name] for name in colocate], dtype=np.int32
     )
     return tuple(
-        None if k < 0 else names[k] for k in united(label, group, count).tolist()
+        None if k < 0 else names[k] for k in unite_groups(label, group, count).tolist()
     )
 
 
@@ -241,7 +241,9 @@ def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
         unsplit = unsplit | walk.closed
 
 
-def whole_modules(program: Program, no_split: Iterable[str]) -> tuple[str | None, ...]:
+def find_outermost_modules(
+    program: Program, no_split: Iterable[str]
+) -> tuple[str | None, ...]:
     """Return the outermost module of some classes that each op is in, or None. [num_ops]
 
     Raises:
@@ -362,7 +364,7 @@ class _Walk:
         in_module = (
             not self.program.modules or (op.module or "") in self.program.modules
         )
-        return in_module and not op.beside
+        return in_module and not op.is_outside_modules
 
     def _close_or_tie(self, module: str, homes: Sequence[str]) -> str:
         if module and any(not home.startswith(f"{module}.") for home in homes):

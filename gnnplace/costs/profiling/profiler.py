@@ -17,7 +17,11 @@ from gnnplace.costs.profiling.estimation import (
     estimate_times,
     load_measured_times,
 )
-from gnnplace.costs.profiling.grouping import find_units, group_graph, whole_modules
+from gnnplace.costs.profiling.grouping import (
+    find_outermost_modules,
+    find_units,
+    group_graph,
+)
 from gnnplace.costs.profiling.measurement import measure_ops
 from gnnplace.costs.profiling.targets import (
     gpu_kind,
@@ -38,11 +42,11 @@ from gnnplace.problem import (
     Device,
     Problem,
     Resolved,
+    apply_constraints,
+    apply_pins,
     build_problem,
-    constrained,
     find_kind,
-    limited,
-    on_devices,
+    limit_memory,
     resolve,
     with_microbatches,
 )
@@ -51,11 +55,11 @@ from gnnplace.tracing import (
     Program,
     ProgramGraph,
     base_name,
-    buffer_turns,
     capture_model,
-    microbatched,
+    list_buffer_turns,
     program_graph,
     say_batch,
+    with_program_microbatches,
 )
 
 Progress = Callable[[str], None]
@@ -103,7 +107,7 @@ def profile(
     resolved.devices(cluster)  # a wrong name shows before anything is measured
     fine = replace(fine, colocate=resolved.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
-    group = _grouped(fine, cost, resolved, groups)
+    group = _group_ops(fine, cost, resolved, groups)
     workspace = op_workspace(program, microbatches, on_cpu="cpu" in cluster.kinds)
     coarse = group_graph(program, fine, group, cost, op_workspace=workspace)
     count = coarse.graph.num_ops
@@ -112,7 +116,7 @@ def profile(
     source = {}
     estimated = np.zeros(count, dtype=bool)
     # Measured as it will run: updates of M gradients cost more than of one.
-    microbatched_program = microbatched(program, microbatches)
+    microbatched_program = with_program_microbatches(program, microbatches)
     for kind in cluster.kinds:
         times = op_times(microbatched_program, kind, tables=tables, progress=progress)
         seconds = mean_over_copies(microbatched_program, program, times.seconds)
@@ -144,8 +148,8 @@ def profile(
         source=source,
     )
     if resolved.pins or resolved.forbids:
-        problem = on_devices(problem, resolved.of_groups(group, count))
-    turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
+        problem = apply_pins(problem, resolved.of_groups(group, count))
+    turns = {(int(group[a]), int(group[b])) for a, b in list_buffer_turns(program)}
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
 
@@ -169,7 +173,7 @@ def group_ops(program: Program, groups: int | None) -> IntArray:
     """
     fine = program_graph(program)
     resolved = _resolve_constraints(program, fine, Constraints())
-    return _grouped(fine, estimate_ops(program, ORIENTATION), resolved, groups)
+    return _group_ops(fine, estimate_ops(program, ORIENTATION), resolved, groups)
 
 
 def _resolve_constraints(
@@ -183,11 +187,11 @@ def _resolve_constraints(
     if constraints.by_module:
         units = find_units(program, constraints.no_split).labels
     elif constraints.no_split:
-        units = whole_modules(program, constraints.no_split)
+        units = find_outermost_modules(program, constraints.no_split)
     return resolve(constraints, fine.module, fine.graph.names, progress, units)
 
 
-def _grouped(
+def _group_ops(
     fine: ProgramGraph, cost: FloatArray, asked: Resolved, groups: int | None
 ) -> IntArray:
     """Return the group of each op; none has ops of two phases or of both sides of a border."""
@@ -217,7 +221,7 @@ def op_times(
         InputError: The kind is neither on this machine nor known.
         ExecutionError: An op failed while it was measured.
     """
-    device = local_device(kind)
+    device = find_local_device(kind)
     has_user_table = tables is not None and kind in tables.user_errors
     # A program without tensors cannot run here, and a table of the user's wins over measuring.
     if kind == "cpu" and not program.initial and not has_user_table:
@@ -233,9 +237,9 @@ def op_times(
         seconds, noise = measure_ops(program, device)
         return seconds.tolist(), noise
 
-    measured = disk.kept(
+    measured = disk.get_or_measure(
         "ops",
-        disk.key("ops", kind, count, disk.program_digest(program)),
+        disk.make_cache_key("ops", kind, count, disk.program_digest(program)),
         measure,
         what=f"the op times of {program.name} on {device}",
         fits=lambda value: _are_seconds(value, count),
@@ -296,12 +300,12 @@ def _are_seconds(value: object, count: int) -> bool:
     )
 
 
-def any_local(cluster: Cluster) -> bool:
+def has_local_device(cluster: Cluster) -> bool:
     """Return whether this machine has a device of one of the cluster's kinds."""
-    return any(local_device(kind) is not None for kind in cluster.kinds)
+    return any(find_local_device(kind) is not None for kind in cluster.kinds)
 
 
-def local_device(kind: str) -> str | None:
+def find_local_device(kind: str) -> str | None:
     """Return a device of this machine of a kind, as torch names it, or None."""
     if kind == "cpu":
         return "cpu"
@@ -362,7 +366,7 @@ def profile_model(
         constraints=options.constraints,
         progress=progress,
     )
-    return limited(replace(problem, captured=asdict(options)), options.constraints)
+    return limit_memory(replace(problem, captured=asdict(options)), options.constraints)
 
 
 def _tables(path: str | Path | None) -> CostTables:
@@ -395,7 +399,7 @@ def capture_for(
     """
     check_installed("torch")
     (progress or str)(f"capturing the step of {model}")
-    fake = not any_local(resolve_cluster(cluster))
+    fake = not has_local_device(resolve_cluster(cluster))
     program = capture_model(model, options=options, fake=fake)
     say_batch(program, progress)
     return program
@@ -414,11 +418,11 @@ def read_or_profile(
     """
     if is_problem_file(what):
         problem = read_on_cluster(what, cluster, options.microbatches)
-        return constrained(problem, options.constraints.patterns, progress)
+        return apply_constraints(problem, options.constraints.patterns, progress)
     return profile_model(what, cluster or "auto", options=options, progress=progress)
 
 
-def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
+def make_estimated_problem(program: Program, options: CaptureOptions) -> Problem:
     """Return a captured model as a problem on one CPU, with estimated times and no measurement."""
     host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
     return profile(

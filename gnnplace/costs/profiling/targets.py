@@ -22,7 +22,7 @@ from gnnplace.problem import (
     Device,
     Link,
     Problem,
-    all_pairs,
+    link_all_pairs,
     load_cluster,
     preset_names,
     read_problem,
@@ -129,7 +129,7 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
             "bandwidth": PCIE_BANDWIDTH,
             "channel": "pcie",
         }
-        return all_pairs(names, **assumed)
+        return link_all_pairs(names, **assumed)
 
 
 def _measure_links(
@@ -159,8 +159,10 @@ def _measure_links(
         return measure_link(pair).model_dump(exclude={"source", "target"}), 0.0
 
     description = "the links between workers"
-    entry = disk.kept("links", disk.key(*key), measure, what=description, fits=_is_link)
-    return all_pairs(names, **entry)
+    entry = disk.get_or_measure(
+        "links", disk.make_cache_key(*key), measure, what=description, fits=_is_link
+    )
+    return link_all_pairs(names, **entry)
 
 
 def _is_link(entry: object) -> bool:
@@ -206,7 +208,7 @@ def gpu_names() -> tuple[tuple[str, float], ...]:
     return tuple((name.strip(), float(free) * 2**20) for name, _, free in rows)
 
 
-def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
+def move_to_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Return the same graph and times on another cluster.
 
     Raises:
@@ -244,7 +246,7 @@ def read_on_cluster(
     """
     problem = read_problem(path)
     if cluster is not None:
-        problem = on_cluster(problem, resolve_cluster(cluster))
+        problem = move_to_cluster(problem, resolve_cluster(cluster))
     if microbatches > 1:
         return with_microbatches(problem, microbatches)
     return problem

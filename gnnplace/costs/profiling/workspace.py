@@ -1,9 +1,12 @@
-"""Working memory of ops and groups of ops, besides the tensors that leave them.
+"""Working memory of ops and of groups of ops: bytes that are in no tensor of the graph.
 
-The ops of a group run one after the other. Tensors between them are not part of the grouped graph,
-but need memory. A single op may need working memory too: an update needs a temporary of the
-parameter's size; a product copies operands whose rows and columns are not contiguous; a convolution
-on a CPU copies its operands into oneDNN's layout.
+``op_workspace`` gives the temporaries of single ops: an update of a parameter needs some of the
+parameter's size; a matrix product copies operands whose rows and columns are not contiguous; a
+convolution on a CPU copies its operands into oneDNN's layout.
+
+``compute_group_workspace`` gives those of a group. Its ops run one after the other, and tensors
+between them are not in the grouped graph. The group needs the peak of their bytes and the ops'
+temporaries. Complexity: O(ops + consumptions).
 """
 
 from __future__ import annotations
@@ -17,20 +20,20 @@ from gnnplace.costs.profiling.description import op_name
 from gnnplace.tracing import Program, ProgramGraph, ProgramOp, ValueInfo
 
 UPDATES = {"sgd_update": 0, "momentum_update": 0, "adam_update": 1, "adamw_update": 1}
-"""Number of temporaries of the parameter's size, by update of ``tracing.operations``."""
+"""Number of temporaries of the parameter's size that an update of ``tracing.operations`` needs."""
 DECAYED = ("sgd_update", "momentum_update", "adam_update")
-"""Updates whose last argument is the factor of an L2 penalty, which takes one more temporary."""
+"""Updates whose last argument is the weight decay; one that is not 0 needs a temporary more."""
 CONVOLUTIONS = ("convolution", "convolution_backward")
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
 def op_workspace(program: Program, microbatches: int, on_cpu: bool) -> FloatArray:
-    """Return the bytes that each op needs beside what it reads and returns. [num_ops]
+    """Return the bytes that each op needs besides its inputs and results. [num_ops]
 
     Args:
-        program: The program, of one micro-batch.
-        microbatches: Gradients that an update adds up; more than one take a temporary.
-        on_cpu: Whether convolutions are oneDNN's. What cuDNN takes is not known.
+        program: The program of one micro-batch.
+        microbatches: Number of micro-batches, whose gradients an update adds up in a temporary.
+        on_cpu: Whether oneDNN runs the convolutions. The workspace of cuDNN is not known, and 0.
     """
     workspace = np.zeros(len(program.ops))
     for i, op in enumerate(program.ops):
@@ -60,10 +63,12 @@ def _is_copied(info: ValueInfo) -> bool:
     """
     if len(info.shape) < 2:
         return False
-    (rows, columns), (row_step, column_step) = info.shape[-2:], info.stride[-2:]
-    has_rows = column_step == 1 and row_step >= columns
-    has_columns = row_step == 1 and column_step >= rows
-    return not (has_rows or has_columns or 1 in (rows, columns))
+    rows, columns = info.shape[-2:]
+    row_step, column_step = info.stride[-2:]
+    has_contiguous_rows = column_step == 1 and row_step >= columns
+    has_contiguous_columns = row_step == 1 and column_step >= rows
+    is_vector = rows == 1 or columns == 1
+    return not (has_contiguous_rows or has_contiguous_columns or is_vector)
 
 
 def _count_reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -> float:
@@ -71,17 +76,29 @@ def _count_reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -
 
     Measured on torch 2.13 (``benchmarks/results/memory.md``): a forward pass copies the weight and
     the larger one of input and output, a backward pass and a transposed convolution copy the input,
-    the output and the weight. One pixel wide windows without strides are products, and copy none.
+    the output and the weight. A window of one pixel without strides is a product, which copies
+    nothing.
     """
-    arguments: tuple[Any, ...] = op.args[1:] if is_backward else op.args
-    image, weight = (program.values[argument.name] for argument in arguments[:2])
-    # Arguments of `convolution` after the bias; of the backward pass after its sizes, one earlier.
-    strides, transposed = (
-        (op.args[4], op.args[7]) if is_backward else (op.args[3], op.args[6])
-    )
-    if set(weight.shape[2:]) == {1} and set(strides) == {1}:
+    arguments: tuple[Any, ...] = op.args
+    if is_backward:
+        # aten.convolution_backward(grad_output, input, weight, bias_sizes, stride, padding,
+        # dilation, transposed, ...)
+        image = program.values[arguments[1].name]
+        weight = program.values[arguments[2].name]
+        strides = arguments[4]
+        transposed = arguments[7]
+        output = program.values[op.reads[0]]
+    else:
+        # aten.convolution(input, weight, bias, stride, padding, dilation, transposed, ...)
+        image = program.values[arguments[0].name]
+        weight = program.values[arguments[1].name]
+        strides = arguments[3]
+        transposed = arguments[6]
+        output = program.values[str(op.results[0])]
+
+    is_product = set(weight.shape[2:]) == {1} and set(strides) == {1}
+    if is_product:
         return 0.0
-    output = program.values[op.reads[0] if is_backward else str(op.results[0])]
     if is_backward or transposed:
         return float(image.bytes + output.bytes + weight.bytes)
     return float(max(image.bytes, output.bytes) + weight.bytes)
@@ -90,24 +107,25 @@ def _count_reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -
 def compute_group_workspace(
     program: Program, fine: ProgramGraph, group: IntArray, op_workspace: FloatArray
 ) -> FloatArray:
-    """Return the bytes that each group needs beside the tensors that leave it. [num_groups]
+    """Return the bytes that each group needs besides the tensors that leave it. [num_groups]
 
     Args:
         program: The program.
-        fine: The graph of the program's ops.
-        group: Group of each op. [num_ops]
-        op_workspace: Bytes that each op needs for itself. [num_ops]
+        fine: The graph of the program's ops, before grouping.
+        group: Group of each op, from 0. [num_ops]
+        op_workspace: Bytes that each op needs, from `op_workspace`. [num_ops]
     """
-    # Memory that an op of a group takes: tensors with one root share it.
+    # Views of one base have one root and share its memory. So memory is counted by (root, group):
+    # its first producer and last consumer in the group, its bytes, and whether it leaves the group.
     first: dict[tuple[int, int], int] = {}
     last: dict[tuple[int, int], int] = {}
     size: dict[tuple[int, int], float] = {}
     leaving: set[tuple[int, int]] = set()
     for k, root in enumerate(fine.root.tolist()):
-        producer = int(fine.graph.producer[k])
-        key = (root, int(group[producer]))
         if root < 0 or not fine.values[k]:
             continue
+        producer = int(fine.graph.producer[k])
+        key = (root, int(group[producer]))
         first[key] = min(first.get(key, producer), producer)
         size[key] = max(size.get(key, 0.0), float(fine.occupied[k]))
         for consumer in fine.graph.consumers(k).tolist():
@@ -115,6 +133,8 @@ def compute_group_workspace(
                 last[key] = max(last.get(key, consumer), consumer)
             else:
                 leaving.add(key)
+
+    # The memory that each op allocates, and that which is freed after it.
     begins: dict[int, list[tuple[int, int]]] = {}
     ends: dict[int, list[tuple[int, int]]] = {}
     for key, op_index in first.items():
@@ -124,23 +144,25 @@ def compute_group_workspace(
             if key not in leaving:
                 ends.setdefault(last[key], []).append(key)
 
-    count = int(group.max()) + 1
-    read = set(fine.values)
-    alive = np.zeros(count)
-    peak = np.zeros(count)
-    leaving_bytes = np.zeros(count)
+    # Run the ops in order, and note the peak of each group.
+    num_groups = int(group.max()) + 1
+    graph_values = set(fine.values)
+    alive = np.zeros(num_groups)
+    peak = np.zeros(num_groups)
+    leaving_bytes = np.zeros(num_groups)
     for i, op in enumerate(program.ops):
         g = int(group[i])
         for key in begins.get(i, ()):
             alive[g] += size[key]
             leaving_bytes[g] += size[key] if key in leaving else 0.0
+        # A result that no op reads is freed at once.
         unread = sum(
             program.values[name].occupied_bytes
             for name in op.results
-            if name is not None and name not in read and not op.view
+            if name is not None and name not in graph_values and not op.view
         )
         peak[g] = max(peak[g], alive[g] + unread + op_workspace[i])
         for key in ends.get(i, ()):
             alive[g] -= size[key]
-    # Tensors that leave are counted by themselves, from the group's beginning on.
+    # The grouped graph counts tensors that leave, from the beginning of the group on.
     return np.asarray(np.maximum(peak - leaving_bytes, 0.0))

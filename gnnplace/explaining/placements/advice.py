@@ -26,7 +26,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray
 from gnnplace.costs import EAGER
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers import NO_BUDGET, Result, SearchSpace, Single, now
+from gnnplace.placers import NO_BUDGET, Result, SearchSpace, Single, read_clock
 from gnnplace.placing import place
 from gnnplace.problem import UPDATE, Problem, with_microbatches
 from gnnplace.simulation import Simulation
@@ -127,7 +127,7 @@ def advise(
         seconds: Seconds after which nothing more is tried.
         can_cut: Whether the model can be cut into a number of micro-batches. None: into any.
     """
-    deadline = now() + seconds
+    deadline = read_clock() + seconds
     names = [d.name for d in problem.cluster.devices]
     used = np.bincount(result.placement.device, minlength=problem.num_devices) > 0
     space = SearchSpace(problem)
@@ -212,7 +212,7 @@ def _reason(
         return Idle((), "pins and forbids leave it no op")
     if most is not None and used >= most:
         return Idle((), f"max-devices is {most}")
-    if problem.num_ops > MOST_OPS or now() > deadline:
+    if problem.num_ops > MOST_OPS or read_clock() > deadline:
         return Idle((), "the answer does not use it; moving parts there was not tried")
     best = min(_splits(space, simulation, device), default=np.inf)
     if simulation.step_time <= 0:
@@ -264,7 +264,7 @@ def _tries(
         return
     quick = QUICK if placer in WIDE else placer
     for count in COUNTS:
-        if now() > deadline or problem.num_ops * count > MOST_OPS:
+        if read_clock() > deadline or problem.num_ops * count > MOST_OPS:
             return
         with suppress(GnnplaceError):
             yield count, place(_cut(problem, count), placer=quick).step_time

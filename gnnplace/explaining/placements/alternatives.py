@@ -39,7 +39,7 @@ class Alternative:
     order: IntArray
 
 
-def ops_named(
+def find_named_ops(
     space: SearchSpace, *, op: str | None = None, module: str | None = None
 ) -> IntArray:
     """Find ops by the name of one or by a pattern of modules.

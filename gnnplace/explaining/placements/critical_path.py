@@ -47,7 +47,7 @@ class PathPiece:
         return self.end - self.begin
 
 
-def critical_path(causes: Causes) -> tuple[PathPiece, ...]:
+def find_critical_path(causes: Causes) -> tuple[PathPiece, ...]:
     """Return the pieces of the path, first to last; those without seconds are included."""
     return tuple(reversed(list(_backwards(causes))))
 

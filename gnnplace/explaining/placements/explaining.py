@@ -1,18 +1,21 @@
-"""``Explanation``: what bounds a step, where each device's seconds go, and what else would cost.
+"""``Explanation``: what bounds a placement's step, where device time goes, what constraints cost.
 
-The price of each constraint: the same search with it and without it.
+**The price of a constraint** (``price_constraints``) is the step time that a search finds with all
+constraints, minus the step time that the same search, with the same budget and seed, finds without
+this one. A placement that obeys all constraints also obeys fewer, so no price is below zero. For
+the price of memory, devices have no limit of memory. Complexity: one search for each constraint,
+and one more.
 
-A constraint's price is the step time found with all constraints, minus the step time that the same
-search, with the same budget and seed, finds without this one. The given placement is also a
-solution with fewer constraints, so that no price is below zero. For the memory constraint, devices
-get unlimited memory. Complexity: one search for each constraint, and one more.
+**The seconds of a device** (``sum_device_times``) are computing, and five kinds of idle time:
 
-The seconds of each device: computing, and the causes of idle time.
+* the device makes a copy that it sends;
+* its next op waits for an input that another device has not computed yet;
+* its next op waits for an input that is in transfer;
+* it spends the overheads of messages;
+* it has no next op.
 
-When a device computes nothing, one of five causes applies: it makes a copy that it sends; its next
-op waits for an input that another device has not computed yet; or for an input that is in transfer;
-it spends overheads of messages; or it has no next op. These five and computing sum to the step time
-on every device. Complexity: O(n + consumptions + copies).
+The first and the fourth are counted together as ``messages``. Computing and idle time add up to the
+step time on every device. Complexity: O(n + consumptions + copies).
 """
 
 from __future__ import annotations
@@ -28,10 +31,14 @@ from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.explaining.placements.alternatives import (
     Alternative,
     alternatives,
-    ops_named,
+    find_named_ops,
 )
 from gnnplace.explaining.placements.causes import Causes
-from gnnplace.explaining.placements.critical_path import KINDS, PathPiece, critical_path
+from gnnplace.explaining.placements.critical_path import (
+    KINDS,
+    PathPiece,
+    find_critical_path,
+)
 from gnnplace.explaining.placements.modules import module_rows
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.placing import PlaceOptions, place
@@ -40,27 +47,28 @@ from gnnplace.problem import (
     Given,
     Placement,
     Problem,
+    apply_constraints,
     as_constraints,
-    constrained,
     resolve,
 )
 from gnnplace.simulation import LowerBounds, Simulation, lower_bounds
 
-PLENTY = 1e18  # bytes
+PLENTY = 1e18  # bytes; the memory of a device without a limit
+LEAST_STEP = 1e-300  # seconds; a step without ops takes 0, by which nothing is divided
 T = TypeVar("T")
 Place = Callable[[Problem, int | None], Result]
-"""Places a problem on at most so many devices."""
+"""A search: places a problem on at most the given number of devices. None: on any number."""
 
 
 @dataclass(frozen=True)
 class Loosened:
-    """One constraint, and the step without it.
+    """One constraint, and the step that is found without it.
 
     Attributes:
-        constraint: the constraint in words.
-        step_time: seconds that are found without it; inf where nothing is.
-        gain: seconds that it costs, at least 0.
-        note: why nothing was found.
+        constraint: The constraint in words.
+        step_time: Seconds of the step without it; inf if no placement was found.
+        gain: Seconds that the constraint costs, at least 0.
+        note: Why no placement was found; empty if one was.
     """
 
     constraint: str
@@ -69,7 +77,7 @@ class Loosened:
     note: str = ""
 
 
-def loosened(
+def price_constraints(
     problem: Problem,
     constraints: Constraints,
     known_step_time: float,
@@ -78,58 +86,78 @@ def loosened(
     """Price every constraint of a problem, the dearest first.
 
     Args:
-        problem: what is placed, its own pins, forbids and memory among the constraints.
-        constraints: what the user asked for; ``problem`` may obey them already. Classes that it was
-            captured with cannot be parted again, and have no price.
-        known_step_time: seconds of the placement at hand.
-        place: the search; called once for each constraint and once with all.
+        problem: The problem. Its own pins, forbids and memory are constraints too.
+        constraints: The constraints that the user asked for; ``problem`` may already obey them. A
+            model that was captured with modules kept together cannot be taken apart again, so that
+            constraint has no price.
+        known_step_time: Seconds of the placement that is explained.
+        place: The search. It is called once with all constraints, and once without each.
 
     Returns:
-        Seconds of the search with all constraints, if that is below what is known, and the prices.
+        Seconds with all constraints: of the search or of the known placement, whichever is faster.
+        And the prices.
     """
-    free = _without_rules(problem, constraints)
-    searched, _ = _seconds(place, constrained(free, constraints), constraints)
+    free = _remove_rules(problem, constraints)
+    searched, _ = _search_step_time(
+        place, apply_constraints(free, constraints), constraints
+    )
     with_all = min(known_step_time, searched)
     prices = []
-    for label, base, remaining in _without_each(problem, free, constraints):
+    for label, base, remaining in _drop_each_constraint(problem, free, constraints):
         try:
-            seconds, note = _seconds(place, constrained(base, remaining), remaining)
+            seconds, note = _search_step_time(
+                place, apply_constraints(base, remaining), remaining
+            )
         except InfeasibleError as error:
             seconds = np.inf
             note = str(error)
         seconds = min(seconds, with_all)
-        prices.append(Loosened(label, seconds, with_all - seconds, note))
+        prices.append(
+            Loosened(
+                constraint=label,
+                step_time=seconds,
+                gain=with_all - seconds,
+                note=note,
+            )
+        )
     return with_all, sorted(prices, key=lambda price: -price.gain)
 
 
-def _seconds(
+def _search_step_time(
     place: Place, problem: Problem, constraints: Constraints
 ) -> tuple[float, str]:
-    """Return the step time that a search finds, or inf and why it finds none."""
+    """Search and return the step time and no note, or inf and why nothing was found."""
     try:
         return place(problem, constraints.max_devices).step_time, ""
     except GnnplaceError as error:
         return np.inf, str(error)
 
 
-def _without_each(
+def _drop_each_constraint(
     problem: Problem, free: Problem, constraints: Constraints
 ) -> Iterator[tuple[str, Problem, Constraints]]:
-    """Yield each constraint in words, and the problem and constraints without it."""
+    """Yield each constraint in words, and the problem and constraints without it.
+
+    Args:
+        problem: The problem as it was given.
+        free: The problem without the pins and forbids of ``constraints``.
+        constraints: The constraints that the user asked for.
+    """
     for k, rule in enumerate(constraints.pin):
-        fewer = replace(constraints, pin=_without(constraints.pin, k))
+        fewer = replace(constraints, pin=_drop_rule(constraints.pin, k))
         yield f"pin {rule}", free, fewer
     for k, rule in enumerate(constraints.forbid):
-        fewer = replace(constraints, forbid=_without(constraints.forbid, k))
+        fewer = replace(constraints, forbid=_drop_rule(constraints.forbid, k))
         yield f"forbid {rule}", free, fewer
     for k, patterns in enumerate(constraints.together):
-        if _is_open(free, constraints, k):
-            fewer = replace(constraints, together=_without(constraints.together, k))
+        if _joins_units(free, constraints, k):
+            fewer = replace(constraints, together=_drop_rule(constraints.together, k))
             yield f"together {','.join(patterns)}", free, fewer
     max_devices = constraints.max_devices
     if max_devices is not None and max_devices < problem.num_devices:
         unlimited = replace(constraints, max_devices=None)
         yield f"max-devices {max_devices}", free, unlimited
+    # Pins, forbids, headroom and memory that the problem itself has.
     if (free.pin >= 0).any():
         unpinned = np.full(free.num_ops, -1, dtype=np.int32)
         yield "the problem's own pins", replace(free, pin=unpinned), constraints
@@ -138,44 +166,47 @@ def _without_each(
     if any(device.reserve > 0 for device in problem.cluster.devices):
         unreserved = replace(free, cluster=free.cluster.each_device(reserve=0.0))
         yield "headroom", unreserved, replace(constraints, headroom=None)
-    large = replace(free, cluster=free.cluster.each_device(memory=PLENTY))
-    yield "memory of the devices", large, constraints
+    unlimited_memory = replace(free, cluster=free.cluster.each_device(memory=PLENTY))
+    yield "memory of the devices", unlimited_memory, constraints
 
 
-def _without(rules: tuple[T, ...], index: int) -> tuple[T, ...]:
+def _drop_rule(rules: tuple[T, ...], index: int) -> tuple[T, ...]:
     return rules[:index] + rules[index + 1 :]
 
 
-def _is_open(problem: Problem, constraints: Constraints, index: int) -> bool:
-    """Return whether the problem's own classes leave open what a rule keeps together.
+def _joins_units(problem: Problem, constraints: Constraints, index: int) -> bool:
+    """Return whether a `together` rule joins ops that the problem itself leaves apart.
 
-    A model that was captured under the rule has groups that are one class already.
+    A model that was captured under the rule has these ops in one colocation class, and without the
+    rule they stay in it.
     """
     rule = Constraints(together=(constraints.together[index],))
     matched = resolve(rule, problem.module, problem.graph.names).together[0].ops
     return len(np.unique(problem.unit_of[matched])) > 1
 
 
-def _without_rules(problem: Problem, constraints: Constraints) -> Problem:
-    """Return the problem without pins and forbids, if these are what the constraints ask for."""
+def _remove_rules(problem: Problem, constraints: Constraints) -> Problem:
+    """Return the problem without the pins and forbids of ``constraints``.
+
+    If they are not what restricts these ops, the problem is returned as it is.
+    """
     rules = Constraints(pin=constraints.pin, forbid=constraints.forbid)
     if not rules:
         return problem
     resolved = resolve(rules, problem.module, problem.graph.names)
     pin = problem.pin.copy()
-    forbid = problem.forbid
-    barred = None if forbid is None else forbid.copy()
+    forbid = None if problem.forbid is None else problem.forbid.copy()
     for matched in resolved.matched:
         pin[matched.ops] = -1
-        if barred is not None:
-            barred[matched.ops] = False
-    if barred is not None and barred.any():
-        forbidden = barred
-    else:
-        forbidden = None
-    free = replace(problem, pin=pin, forbid=forbidden)
-    same = (constrained(free, rules).allowed == problem.allowed).all()
-    return free if same else problem
+        if forbid is not None:
+            forbid[matched.ops] = False
+    if forbid is not None and not forbid.any():
+        forbid = None
+    free = replace(problem, pin=pin, forbid=forbid)
+
+    # Other pins and forbids of these ops would be lost: the rules must give the problem back.
+    is_reversible = (apply_constraints(free, rules).allowed == problem.allowed).all()
+    return free if is_reversible else problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,16 +214,17 @@ class Explanation:
     """An explanation of what bounds a placement's step.
 
     Attributes:
-        problem: what was placed.
-        simulation: its step.
-        pieces: the critical path, first to last.
-        devices: where each device's seconds go. [D]
-        bounds: lower bounds of the problem.
-        question: what was asked about, such as "module head"; empty if nothing was.
-        current_devices: names of the devices that it is on.
-        alternatives: The cost of each other device. [D]
-        prices: what each constraint costs, if that was asked.
-        searched: seconds of the same search with all constraints.
+        problem: The problem, with its constraints.
+        simulation: The simulated step of the placement.
+        pieces: The critical path, from its beginning to its end.
+        devices: What each device's seconds are spent on. [D]
+        bounds: Lower bounds of the problem's step time.
+        question: The op or module that was asked about, such as "module head"; empty if none was.
+        current_devices: Names of the devices that the op or module is on.
+        alternatives: The step with the op or module on each device. [D]
+        prices: The price of each constraint; None if prices were not asked for.
+        searched: Seconds with all constraints, found by the search that prices them; without
+            prices, those of the placement.
     """
 
     problem: Problem
@@ -208,11 +240,12 @@ class Explanation:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of the step that the critical path spends on each of ``KINDS``."""
-        total = max(self.simulation.step_time, 1e-300)
-        return {
-            k: sum(p.seconds for p in self.pieces if p.kind == k) / total for k in KINDS
-        }
+        """Return the share of the step that the critical path spends on each of ``KINDS``."""
+        step_time = max(self.simulation.step_time, LEAST_STEP)
+        seconds = dict.fromkeys(KINDS, 0.0)
+        for piece in self.pieces:
+            seconds[piece.kind] += piece.seconds
+        return {kind: value / step_time for kind, value in seconds.items()}
 
     def by_module(self) -> list[tuple[str, dict[str, float]]]:
         """Return the seconds on the critical path by module and kind, the longest module first."""
@@ -239,21 +272,21 @@ def explain(
     """Return what bounds the step of a placement.
 
     Args:
-        problem: what was placed, with or without the constraints.
-        placement: devices and sequences.
-        op: an op whose other devices are simulated.
-        module: a module, or a pattern of modules.
-        constraints: what was asked for when it was placed.
-        loosen: how to search once without each constraint, to say what it costs; None: not at all.
+        problem: The problem, with or without the constraints.
+        placement: The devices of ops, and their sequences.
+        op: The name of an op; the step with it on each device is simulated.
+        module: The same of a module, or a pattern of modules.
+        constraints: The constraints that were asked for when it was placed.
+        loosen: How to search without each constraint, which gives its price. None: no prices.
 
     Raises:
-        InputError: nothing has that name; shows names that are like it.
-        InfeasibleError: the placement cannot run.
-        DeadlockError: its sequences contradict the graph.
+        InputError: No op or module has that name; the message shows similar names.
+        InfeasibleError: The placement cannot run.
+        DeadlockError: Its sequences contradict the graph.
     """
     rules = as_constraints(constraints)
-    base = problem
-    problem = constrained(problem, rules)
+    unconstrained = problem
+    problem = apply_constraints(problem, rules)
     space = SearchSpace(problem)
     order = space.simulator.find_order(placement)
     simulation = space.simulator.run(placement.device, order)
@@ -265,14 +298,15 @@ def explain(
     explanation = Explanation(
         problem=problem,
         simulation=simulation,
-        pieces=critical_path(causes),
-        devices=tuple(device_times(causes)),
+        pieces=find_critical_path(causes),
+        devices=tuple(sum_device_times(causes)),
         bounds=lower_bounds(problem),
         searched=simulation.step_time,
     )
 
+    # The step with the op or module on other devices.
     if op is not None or module is not None:
-        ops = ops_named(space, op=op, module=module)
+        ops = find_named_ops(space, op=op, module=module)
         devices = np.unique(simulation.device[ops])
         explanation = replace(
             explanation,
@@ -281,11 +315,11 @@ def explain(
             alternatives=tuple(alternatives(space, simulation.device, order, ops)),
         )
 
-    # What a constraint costs is the gain of a search without it.
+    # Prices of constraints. A problem that obeys them cannot be loosened, so that the search begins
+    # with the unconstrained one.
     if loosen is not None:
-        # From the problem without the rules: a problem that obeys them cannot be loosened.
-        searched, prices = loosened(
-            base, rules, simulation.step_time, partial(_search, loosen)
+        searched, prices = price_constraints(
+            unconstrained, rules, simulation.step_time, partial(_search, loosen)
         )
         explanation = replace(explanation, searched=searched, prices=tuple(prices))
     return explanation
@@ -302,17 +336,18 @@ def _search(options: PlaceOptions, problem: Problem, max_devices: int | None) ->
 
 
 Interval = tuple[float, float]
+"""Beginning and end, in seconds from the step's start."""
 
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Seconds of one device.
+    """What one device's seconds of a step are spent on.
 
     Attributes:
         computing: Seconds in which its ops run.
-        other_device: waiting for what another device has not made yet.
-        transfer: waiting for what is on its way to it.
-        messages: copies that it makes itself, and overheads of messages.
+        other_device: Seconds of waiting for an input that another device has not computed yet.
+        transfer: Seconds of waiting for an input that is in transfer.
+        messages: Seconds of copies that the device makes itself, and of overheads of messages.
         nothing_left: Seconds after its last op; the whole step if it has no op.
     """
 
@@ -324,85 +359,101 @@ class DeviceTime:
 
     @property
     def idle(self) -> float:
-        """Return the seconds that the device does not compute."""
+        """Return the seconds in which the device does not compute."""
         return self.other_device + self.transfer + self.messages + self.nothing_left
 
 
-def device_times(causes: Causes) -> list[DeviceTime]:
+def sum_device_times(causes: Causes) -> list[DeviceTime]:
     """Return what each device's seconds of the step are spent on. [D]"""
-    return [_device_time(causes, d) for d in range(causes.problem.num_devices)]
+    return [_account_for_device(causes, d) for d in range(causes.problem.num_devices)]
 
 
-def _device_time(causes: Causes, device: int) -> DeviceTime:
-    s = causes.simulation
+def _account_for_device(causes: Causes, device: int) -> DeviceTime:
+    """Walk a device's sequence and divide the gap before each op among the causes of waiting.
+
+    In a gap, time without a copy is waiting for another device until the op's inputs are computed,
+    then waiting for transfers until they have arrived, then overheads of messages.
+    """
+    simulation = causes.simulation
+    transfers = simulation.transfers
     free = 0.0
     computing = 0.0
     waiting = 0.0
     transfer = 0.0
     messages = 0.0
     sends = [
-        (float(s.transfers.start[k]), float(s.transfers.end[k]))
+        (float(transfers.start[k]), float(transfers.end[k]))
         for k in causes.copies[device]
     ]
-    sent = 0  # copies that end before the gap
+    num_sent = 0  # copies that end before the gap
     for op in causes.sequences[device].tolist():
-        start = float(s.start[op])
-        finish = float(s.finish[op])
-        while sent < len(sends) and sends[sent][1] <= free:
-            sent += 1
-        ready, arrived = _inputs(causes, op)
+        start = float(simulation.start[op])
+        finish = float(simulation.finish[op])
+        while num_sent < len(sends) and sends[num_sent][1] <= free:
+            num_sent += 1
+        ready, arrived = _find_input_times(causes, op)
+        arrived = max(ready, arrived)
         if start > free:
-            copying = _within(sends[sent:], (free, start))
+            copying = _clip_copies(sends[num_sent:], (free, start))
         else:
             copying = []
-        waits = _pieces(copying, (free, start))
-        waiting += sum(_overlap(wait, (0.0, ready)) for wait in waits)
-        transfer += sum(_overlap(wait, (ready, max(ready, arrived))) for wait in waits)
-        messages += sum(_overlap(wait, (max(ready, arrived), np.inf)) for wait in waits)
+        waits = _find_waits(copying, (free, start))
+        waiting += sum(_measure_overlap(wait, (0.0, ready)) for wait in waits)
+        transfer += sum(_measure_overlap(wait, (ready, arrived)) for wait in waits)
+        messages += sum(_measure_overlap(wait, (arrived, np.inf)) for wait in waits)
         messages += sum(end - begin for begin, end in copying)
         computing = computing + finish - start
         free = finish
-    tail = float(s.step_time) - free
-    copying = _within(sends, (free, float(s.step_time)))
-    last = sum(end - begin for begin, end in copying)
-    return DeviceTime(computing, waiting, transfer, messages + last, tail - last)
 
-
-def _inputs(causes: Causes, op: int) -> tuple[float, float]:
-    """Return when all inputs of an op were made on other devices, and when they had arrived."""
-    s = causes.simulation
-    incoming = causes.incoming[op]
-    if not incoming:
-        return 0.0, 0.0
-    return (
-        float(s.finish[causes.producer[incoming]].max()),
-        float(s.transfers.arrival[incoming].max()),
+    # After its last op the device may still send.
+    step_time = float(simulation.step_time)
+    tail = step_time - free
+    last_copies = _clip_copies(sends, (free, step_time))
+    last_sends = sum(end - begin for begin, end in last_copies)
+    return DeviceTime(
+        computing=computing,
+        other_device=waiting,
+        transfer=transfer,
+        messages=messages + last_sends,
+        nothing_left=tail - last_sends,
     )
 
 
-def _within(sends: list[Interval], gap: Interval) -> list[Interval]:
+def _find_input_times(causes: Causes, op: int) -> tuple[float, float]:
+    """Return when other devices had computed all inputs of an op, and when these had arrived."""
+    simulation = causes.simulation
+    incoming = causes.incoming[op]
+    if not incoming:
+        return 0.0, 0.0
+    computed = float(simulation.finish[causes.producer[incoming]].max())
+    arrived = float(simulation.transfers.arrival[incoming].max())
+    return computed, arrived
+
+
+def _clip_copies(sends: list[Interval], gap: Interval) -> list[Interval]:
     """Clip copies to a gap. Copies of one device come one after the other."""
     clipped = []
     for begin, end in sends:
         if begin >= gap[1]:
             break
-        if _overlap((begin, end), gap) > 0:
+        if _measure_overlap((begin, end), gap) > 0:
             clipped.append((max(begin, gap[0]), min(end, gap[1])))
     return clipped
 
 
-def _pieces(copying: list[Interval], gap: Interval) -> list[Interval]:
-    """Return the parts of a gap in which nothing is copied."""
-    gaps = []
+def _find_waits(copying: list[Interval], gap: Interval) -> list[Interval]:
+    """Return the intervals of a gap in which nothing is copied."""
+    waits = []
     at = gap[0]
     for begin, end in copying:
         if begin > at:
-            gaps.append((at, begin))
+            waits.append((at, begin))
         at = max(at, end)
     if gap[1] > at:
-        return [*gaps, (at, gap[1])]
-    return gaps
+        waits.append((at, gap[1]))
+    return waits
 
 
-def _overlap(one: Interval, other: Interval) -> float:
-    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+def _measure_overlap(first: Interval, second: Interval) -> float:
+    """Return the seconds that are in both intervals."""
+    return max(0.0, min(first[1], second[1]) - max(first[0], second[0]))

@@ -57,7 +57,7 @@ class Condition:
     holds: bool | None
     names: tuple[str, ...] = ()
 
-    def negated(self) -> Condition:
+    def negate(self) -> Condition:
         """Return the opposite."""
         return Condition(None if self.holds is None else not self.holds, self.names)
 
@@ -126,7 +126,7 @@ class _ConditionReader:
         """Return whether one condition holds."""
         token = self._take()
         if token == "!":
-            return self.single().negated()
+            return self.single().negate()
         if token == "(":
             status = self.either()
             if self._peek() == ")":

@@ -137,7 +137,7 @@ class _Evaluator(Expander):
             "list": self._run_list,
             "if_statement": self._run_if,
             "case_statement": self._run_case,
-            "for_statement": self._run_for,
+            "for_statement": self._run_for_loop,
             "while_statement": self._run_loop,
             "c_style_for_statement": self._run_loop,
             "function_definition": self._run_function,
@@ -427,7 +427,7 @@ class _Evaluator(Expander):
                     patterns[-1] = f"glob:{raw}"
         return patterns, body
 
-    def _run_for(self, node: Node) -> None:
+    def _run_for_loop(self, node: Node) -> None:
         """Follow `for NAME in WORDS`, word by word where they are known."""
         variable = node.child_by_field_name("variable")
         body = node.child_by_field_name("body")
@@ -681,7 +681,7 @@ class _Evaluator(Expander):
             self._run_text(self.files[path])
             self.state = state
             return True
-        text = self._file_beside(path)
+        text = self._read_neighbour(path)
         if text is None:
             return False
         self.state.arguments = list(words[1:])
@@ -693,7 +693,7 @@ class _Evaluator(Expander):
         if not arguments:
             return
         path = _path_text(arguments[0])
-        text = self._file_beside(path)
+        text = self._read_neighbour(path)
         if text is None:
             self.unread.append(
                 " ".join((PurePosixPath(path).name or path).split())[:80]
@@ -701,7 +701,7 @@ class _Evaluator(Expander):
             return
         self._run_source(Source.of_file(text, is_sourced=True))
 
-    def _file_beside(self, path: str) -> str | None:
+    def _read_neighbour(self, path: str) -> str | None:
         """Return the text of a file in the script's folder, or None if there is none."""
         text = read_neighbour(self.path, path)
         if text is not None:
@@ -765,7 +765,7 @@ class _Evaluator(Expander):
             return self._test(node)
         if node.type == "negated_command":
             status = self._status(node.children[-1], in_condition=in_condition)
-            return status.negated()
+            return status.negate()
         if node.type == "list":
             return self._list_status(node, in_condition=in_condition)
         if node.type == "compound_statement" and node.children[0].type == "((":

@@ -429,7 +429,7 @@ class Expander:
             return self.expand_prefixed(first.type, text[3:-1], line)
         name = self.source.text(first)
         if first.type == "subscript":
-            value = self.subscripted(first)
+            value = self.expand_subscript(first)
         else:
             value = self.variable(name, line)
         if len(children) == 1:
@@ -528,7 +528,7 @@ class Expander:
             return make_unknown_text(find_names(value), line)
         return literal(str(len(letters)), line)
 
-    def subscripted(self, node: Node) -> Text:
+    def expand_subscript(self, node: Node) -> Text:
         """Return `X[K]` and `X[@]`."""
         name_node = node.child_by_field_name("name")
         index_node = node.child_by_field_name("index")
@@ -575,10 +575,10 @@ class Expander:
             return make_unknown_text([shown], line)
         letters = plain(text)
         if letters is not None:
-            return (*with_quotes(self.trimmed(text), quoted=False),)
+            return (*with_quotes(self.trim_newlines(text), quoted=False),)
         return text
 
-    def trimmed(self, text: Text) -> Text:
+    def trim_newlines(self, text: Text) -> Text:
         """Return a text without the newlines at its end."""
         segments = list(text)
         while segments and not segments[-1].text.rstrip("\n"):
@@ -613,7 +613,7 @@ class Expander:
                 return words[0] if words else None
             return self.printed(last)
         if node.type == "pipeline":
-            return self.piped(node)
+            return self.find_piped(node)
         if node.type != "command":
             return None
         words = self.command_words(node)
@@ -646,7 +646,7 @@ class Expander:
             name, [text or "" for text in letters], line, self.compute_text
         )
 
-    def piped(self, node: Node) -> Text | None:
+    def find_piped(self, node: Node) -> Text | None:
         """Return what `echo ... | bc` prints, and `| tr`, `| wc -w` of what is known."""
         stages = [c for c in node.children if c.is_named]
         text = self.printed(stages[0])

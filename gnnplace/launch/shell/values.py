@@ -119,10 +119,10 @@ class _Splitter:
 
     def _add_unknown(self, segment: TextSegment, unknown: Unknown) -> None:
         separates = bool(unknown.options) and not segment.quoted
-        if separates and _all_blank_at(unknown.options, 0):
+        if separates and _are_all_blank_at(unknown.options, 0):
             self.end_word()
         self._word.append(segment)
-        if separates and _all_blank_at(unknown.options, -1):
+        if separates and _are_all_blank_at(unknown.options, -1):
             self.end_word()
 
     def _add_blanks(self, segment: TextSegment) -> None:
@@ -137,7 +137,7 @@ class _Splitter:
             self.end_word()
 
 
-def _all_blank_at(options: Sequence[Text], index: int) -> bool:
+def _are_all_blank_at(options: Sequence[Text], index: int) -> bool:
     """Return whether every option is empty or has a blank at its first or last letter."""
     letters = [plain(option) for option in options]
     return all(

@@ -16,7 +16,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.simulation import durations, most_seconds
+from gnnplace.simulation import compute_most_seconds, list_durations
 
 RESOLUTION = 1e8  # Units in the horizon where times have no common unit.
 # Relative to a duration: quotients a hair below a whole number count as it.
@@ -51,7 +51,7 @@ class Scale:
 
 def make_scale(problem: Problem, horizon: float) -> Scale:
     """Return a common unit of all durations where there is a decimal one, else a fine one."""
-    parts = [problem.times, *durations(problem.cluster, problem.graph.size)]
+    parts = [problem.times, *list_durations(problem.cluster, problem.graph.size)]
     seconds = np.unique(
         np.concatenate([part[np.isfinite(part)].ravel() for part in parts])
     )
@@ -68,7 +68,7 @@ def serial_time(problem: Problem) -> float:
     """Return the seconds that one op or transfer at a time take at most: no schedule needs more."""
     finite_times = np.where(np.isfinite(problem.times), problem.times, 0.0)
     computing = finite_times.max(axis=1).sum()
-    sending = most_seconds(problem.cluster, problem.graph.size)
+    sending = compute_most_seconds(problem.cluster, problem.graph.size)
     return float(computing + (problem.num_devices - 1) * sending)
 
 

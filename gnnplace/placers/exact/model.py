@@ -45,7 +45,7 @@ from gnnplace.placers.exact.input import (
     use_order,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation import Simulation, least_times, parts
+from gnnplace.simulation import Simulation, compute_least_times, split_message_seconds
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import IntervalVar, IntVar, LinearExpr
@@ -133,7 +133,7 @@ class ScheduleModel:
 
     def _run_ops(self) -> None:
         problem = self.problem
-        shortest_times = least_times(problem)
+        shortest_times = compute_least_times(problem)
         head = downward_rank(
             problem.graph, shortest_times, np.zeros(len(problem.graph.edges[0]))
         )
@@ -192,7 +192,9 @@ class ScheduleModel:
                 )
             return
         size = float(self.problem.graph.size[list(bundle.tensors)].sum())
-        seconds = parts(cluster, source, target, size, len(bundle.tensors))
+        seconds = split_message_seconds(
+            cluster, source, target, size, len(bundle.tensors)
+        )
         service, latency, send, receive = (
             int(units) for units in self.scale.down(seconds)
         )
@@ -306,7 +308,7 @@ class ScheduleModel:
     def _find_touched_bytes(self) -> list[int]:
         """Return the most bytes that one op of positive time reads and writes, of each unit. [U]"""
         graph = self.problem.graph
-        shortest_times = least_times(self.problem)
+        shortest_times = compute_least_times(self.problem)
         touched = np.bincount(graph.producer, graph.size, graph.num_ops)
         read = np.unique(np.stack([graph.consumer, graph.consumption_tensor]), axis=1)
         touched += np.bincount(read[0], graph.size[read[1]], graph.num_ops)
@@ -334,9 +336,9 @@ class ScheduleModel:
     def _break_symmetry(self) -> None:
         for members in equal_devices(self.problem):
             for former, later in pairwise(members):
-                self._used_after(former, later)
+                self._find_used_after(former, later)
 
-    def _used_after(self, former: int, later: int) -> None:
+    def _find_used_after(self, former: int, later: int) -> None:
         earlier: list[Any] = []
         for u in use_order(self.space).tolist():
             row = self.x[u]

@@ -5,7 +5,7 @@ The model, its constraints and its relaxations are described in ``exact.model``.
 
 1. The best construction of the portfolio is improved by annealing, several times if there is time.
    The solver starts from it and must beat it (``_incumbent``).
-2. Small problems are solved as a whole (``_solve_whole``). The devices and starts of every solution
+2. Small problems are solved as a whole (`_solve_all`). The devices and starts of every solution
    become sequences, which the simulator times (``Incumbent.offer``). The solver's bound holds for
    every placement. If channels that serve first come, first served cannot reach the least step time
    of the model, a gap remains and is reported.
@@ -101,7 +101,7 @@ class Exact(Placer):
             size = 2
         best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[size])
         if solves_whole and not best.proven:
-            self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
+            self._solve_all(best, rng, begin + WHOLE_SHARE * (deadline - begin))
         if timed and best.feasible and not best.proven:
             self._search_on(best, solves_whole, rng, deadline)
         return search_namings(best)
@@ -137,7 +137,7 @@ class Exact(Placer):
                 best.take(improved.device, improved.order)
         return best
 
-    def _solve_whole(
+    def _solve_all(
         self, best: Incumbent, rng: np.random.Generator, deadline: float
     ) -> None:
         space = best.space
@@ -179,7 +179,7 @@ class Exact(Placer):
         num_units = best.space.problem.num_units
         while not best.proven and time.perf_counter() < deadline - 0.02:
             until = min(deadline, time.perf_counter() + PART_SECONDS)
-            units = part_of(best.space, rng, int(count))
+            units = choose_part(best.space, rng, int(count))
             solved = self._solve_part(best, units, rng, until)
             count = float(
                 np.clip(count * (1.2 if solved else 0.8), FEWEST_UNITS, MOST_UNITS)
@@ -211,7 +211,7 @@ class Exact(Placer):
         ]
         scale = make_scale(problem, best.score)
         model = ScheduleModel(
-            space, scale, options, kept_order(best, ~free[problem.unit_of])
+            space, scale, options, list_kept_order(best, ~free[problem.unit_of])
         )
         same = np.arange(problem.num_devices, dtype=np.int32)
         model.hint(space.simulator.run(best.device, best.order), same)
@@ -253,7 +253,7 @@ def search_namings(best: Incumbent) -> Found:
     )
 
 
-def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
+def list_kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
     """Return the pairs of ops that follow each other on a device, of the ops that are ``kept``."""
     last: dict[int, int] = {}
     pairs = []
@@ -266,7 +266,7 @@ def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
     return pairs
 
 
-def part_of(space: SearchSpace, rng: np.random.Generator, count: int) -> IntArray:
+def choose_part(space: SearchSpace, rng: np.random.Generator, count: int) -> IntArray:
     """Return the units that belong together: next to each other in coordinates, or in the graph."""
     num_units = space.problem.num_units
     count = min(count, num_units)

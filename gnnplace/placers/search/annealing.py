@@ -62,14 +62,14 @@ from gnnplace.placers.search.space import (
     NO_BUDGET,
     Found,
     SearchSpace,
-    better,
-    expired,
-    now,
+    choose_better,
+    is_expired,
+    read_clock,
 )
 from gnnplace.simulation import (
     Compiled,
+    compute_distances,
     count_steps,
-    distances,
     list_schedule,
     list_schedule_in_kernel,
 )
@@ -189,7 +189,7 @@ def anneal_until_better(
             limit = max(threshold, state.score[0] * (1.0 + habit.loose))
             tried = energy(compiled, neighbourhood, device, order, limit)
             if tried <= limit and is_worth_an_order(habit, state):
-                tried = in_own_order(
+                tried = score_in_own_order(
                     compiled, neighbourhood, state, position, threshold, tried
                 )
             if tried > threshold:
@@ -234,7 +234,7 @@ def is_worth_an_order(habit: Habit, state: SearchState) -> bool:
 
 
 @inner()
-def in_own_order(
+def score_in_own_order(
     compiled: Compiled,
     neighbourhood: Neighbourhood,
     state: SearchState,
@@ -276,7 +276,7 @@ def anneal_moves(
             compiled, neighbourhood, habit, state, temperature, remaining
         )
         if state.score[0] < state.score[1]:
-            state.priority[:] = distances(
+            state.priority[:] = compute_distances(
                 compiled, space.reversed, state.device, state.order
             )
             order = list_schedule(compiled, state.device, state.priority)
@@ -316,7 +316,7 @@ def back_to_best(
     state.score[0] = state.score[1]
     state.unit_device[:] = space.find_unit_devices(state.device)
     if polished:
-        state.priority[:] = distances(
+        state.priority[:] = compute_distances(
             space.compiled, space.reversed, state.device, state.order
         )
 
@@ -384,7 +384,7 @@ class Annealer:
             repaired.device, repaired.order
         ):
             return replace(fitting, note=note)
-        return replace(better(space, fitting, repaired), note=note)
+        return replace(choose_better(space, fitting, repaired), note=note)
 
     def offer(self, found: Found, score: float) -> None:
         """Take a placement that is better than the best state."""
@@ -429,7 +429,7 @@ class Annealer:
             deadline: when to be back.
         """
         for num_done in range(0, moves, self.per_call):
-            if expired(deadline):
+            if is_expired(deadline):
                 break
             count = min(self.per_call, moves - num_done)
             heat = temperature(num_done / moves)
@@ -467,6 +467,6 @@ def anneal(
         annealer.run(
             max(1, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // n)), deadline
         )
-    while now() < deadline:
+    while read_clock() < deadline:
         annealer.cycle(deadline)
     return annealer.answer(f"{annealer.moves} moves")

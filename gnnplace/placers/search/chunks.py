@@ -76,7 +76,7 @@ def max_tries(space: SearchSpace) -> int:
     return int(np.clip(200_000 // space.problem.num_ops, 8, 200))
 
 
-def most_constructed(space: SearchSpace) -> int:
+def limit_constructed_chunks(space: SearchSpace) -> int:
     """Return how many numbers of chunks to try at most, whatever the budget: few on large
     graphs.
     """
@@ -127,7 +127,9 @@ class Chunks(NamedTuple):
 
 
 @inner(_nrt=False)
-def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]:
+def find_chunk_bounds(
+    line: IntArray, unit_device: IntArray, place: int
+) -> tuple[int, int]:
     """Return the first place of the chunk around ``place`` and the first behind it."""
     d = unit_device[line[place]]
     low = place
@@ -198,7 +200,7 @@ def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
         unit_device[unit] = np.random.randint(num_devices)
         return
     place = np.random.randint(size)
-    low, high = run_of(line, unit_device, place)
+    low, high = find_chunk_bounds(line, unit_device, place)
     if kind == CUT:
         count = 1 + int(np.random.exponential(1.0))
         if np.random.random() < 0.5 and low > 0:
@@ -210,7 +212,7 @@ def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
         slide(line, unit_device, place, min(size, place + length))
     elif kind == SWAP_CHUNKS:
         partner = np.random.randint(size)
-        first, last = run_of(line, unit_device, partner)
+        first, last = find_chunk_bounds(line, unit_device, partner)
         one = unit_device[line[place]]
         two = unit_device[line[partner]]
         give(line, unit_device, low, high, two)
@@ -236,7 +238,9 @@ def same(one: IntArray, other: IntArray) -> bool:
 
 
 @inner(_nrt=False)
-def most_work(work: FloatArray, unit_device: IntArray, load: FloatArray) -> float:
+def find_busiest_seconds(
+    work: FloatArray, unit_device: IntArray, load: FloatArray
+) -> float:
     """Return the seconds of the device with most work; inf where a unit may not be. ``load``:
     scratch [D]
     """

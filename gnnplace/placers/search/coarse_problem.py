@@ -32,21 +32,21 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph import (
     ComputationGraph,
-    beside_consumers,
-    bundled,
+    bundle_tensors,
     coarsen,
-    crossing_bytes,
+    compute_crossing_bytes,
+    cut_line,
+    find_leading_elsewhere,
     follow_forward,
-    leads_elsewhere,
-    not_before_followers,
+    move_behind_followers,
+    move_to_consumers,
     quotient,
-    segments,
     split_cycles,
-    united,
+    unite_groups,
 )
 from gnnplace.placers.search.space import LEAST_TIGHT, SearchSpace, unit_mean
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
-from gnnplace.simulation import least_times, longest_path
+from gnnplace.simulation import compute_least_times, compute_longest_path
 
 MOST_CODES = 127  # Coarsening has room for as many combinations of phase, pin and kinds
 SEGMENTS = 96
@@ -90,11 +90,11 @@ def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
         return None
     first = np.unique(origin)
     per_copy = max(1, target * len(first) // problem.num_ops)
-    group = _grouped(problem, first, codes, per_copy)
+    group = _group_ops(problem, first, codes, per_copy)
     place = np.searchsorted(first, origin)
     key = group[place].astype(np.int64) * problem.microbatches + problem.microbatch
     group = np.unique(key, return_inverse=True)[1].astype(np.int32)
-    coarse = grouped(problem, group, problem.unit_of)
+    coarse = make_grouped_problem(problem, group, problem.unit_of)
     if coarse.num_ops >= problem.num_ops or not coarse.unit_allowed.any(axis=1).all():
         return None
     return CoarseProblem(coarse, group)
@@ -134,7 +134,7 @@ def _codes(problem: Problem) -> NDArray[np.int8] | None:
     return None
 
 
-def _grouped(
+def _group_ops(
     problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: int
 ) -> IntArray:
     """Group of each of ``ops``, the ops of one micro-batch. [len(ops)]"""
@@ -159,11 +159,11 @@ def _grouped(
     labels = [
         str(u) if shared else None for u, shared in zip(unit, is_shared, strict=True)
     ]
-    cost = least_times(problem)[ops]
+    cost = compute_least_times(problem)[ops]
     return coarsen(graph, cost, target=target, unit=labels, phase=codes[ops])
 
 
-def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
+def make_grouped_problem(problem: Problem, group: IntArray, label: IntArray) -> Problem:
     """Return the problem of groups; where times come from, and their errors, are not kept.
 
     Args:
@@ -190,7 +190,7 @@ def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
         },
         state=np.bincount(group, problem.state, count).astype(np.float64),
         phase=problem.phase[head],
-        colocate=tuple(f"class{k}" for k in united(label, group, count).tolist()),
+        colocate=tuple(f"class{k}" for k in unite_groups(label, group, count).tolist()),
         pin=pin,
         module=tuple(problem.module[i] for i in head),
         members=((),) * count,
@@ -265,7 +265,9 @@ def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
 
 def _bundle(coarse: NarrowProblem) -> NarrowProblem:
     problem = coarse.problem
-    return replace(coarse, problem=replace(problem, graph=bundled(problem.graph)))
+    return replace(
+        coarse, problem=replace(problem, graph=bundle_tensors(problem.graph))
+    )
 
 
 def _unbundle(space: SearchSpace, count: int) -> NarrowProblem:
@@ -275,7 +277,7 @@ def _unbundle(space: SearchSpace, count: int) -> NarrowProblem:
     kind = problem.phase.astype(np.int64) + (problem.phase == UPDATE)
     graph = problem.graph
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
-    waited = leads_elsewhere(*arrays, problem.phase == BACKWARD, segment)
+    waited = find_leading_elsewhere(*arrays, problem.phase == BACKWARD, segment)
     kind[(problem.phase == BACKWARD) & ~waited] = BACKWARD + 1
     key = (segment * np.int64(4) + kind) * problem.microbatches + problem.microbatch
     far = _nearest(space, segment, on_line)
@@ -283,7 +285,7 @@ def _unbundle(space: SearchSpace, count: int) -> NarrowProblem:
         np.int32
     )
     group = split_cycles(graph, group)
-    coarse = grouped(problem, group, segment)
+    coarse = make_grouped_problem(problem, group, segment)
     unit = np.empty(int(segment.max()) + 1, dtype=np.int32)
     unit[segment] = coarse.unit_of[group]
     return NarrowProblem(
@@ -322,7 +324,7 @@ def find_unit_segments(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     """
     problem = space.problem
     coordinate = coordinates(space)
-    alone = far_apart(problem, coordinate, count)
+    alone = find_scattered_units(problem, coordinate, count)
     line = np.argsort(unit_mean(problem, coordinate), kind="stable")
     line = line[~alone[line]]
     place = np.full(problem.num_units, -1, dtype=np.int32)
@@ -330,19 +332,19 @@ def find_unit_segments(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     first = np.where(problem.microbatch == 0, place[problem.unit_of], -1).astype(
         np.int32
     )
-    crossing = crossing_bytes(problem.graph, first, max(len(line), 1))
+    crossing = compute_crossing_bytes(problem.graph, first, max(len(line), 1))
     crossing[_find_turned_back(problem, first, len(line))] = np.inf
     segment = np.empty(problem.num_units, dtype=np.int64)
-    segment[line] = segments(space.mean_work[line], crossing, count)
+    segment[line] = cut_line(space.mean_work[line], crossing, count)
     segment[alone] = count + np.arange(int(alone.sum()))
-    allowed_class = _alike(problem.unit_allowed)
+    allowed_class = _number_equal_rows(problem.unit_allowed)
     key = segment * (int(allowed_class.max()) + 1) + allowed_class
     keys, segment = np.unique(key, return_inverse=True)
     on_line = int((keys < count * (int(allowed_class.max()) + 1)).sum())
     return segment.astype(np.int32), on_line
 
 
-def _alike(rows: BoolArray) -> LongArray:
+def _number_equal_rows(rows: BoolArray) -> LongArray:
     """Return a number for each row, equal ones for equal rows. [U]"""
     if rows.all():
         return np.zeros(len(rows), dtype=np.int64)
@@ -375,13 +377,15 @@ def coordinates(space: SearchSpace) -> FloatArray:
     )
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
     place = graph.position.astype(np.float64)
-    place = beside_consumers(*arrays, forward & updated[problem.unit_of], place)
+    place = move_to_consumers(*arrays, forward & updated[problem.unit_of], place)
     inputs = (graph.predecessor_offset, graph.predecessor)
     place = follow_forward(graph.topological_order, *inputs, forward, place)
-    return np.asarray(not_before_followers(*arrays, problem.phase == BACKWARD, place))
+    return np.asarray(move_behind_followers(*arrays, problem.phase == BACKWARD, place))
 
 
-def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray:
+def find_scattered_units(
+    problem: Problem, coordinate: FloatArray, count: int
+) -> BoolArray:
     """Return whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
     forward = np.flatnonzero((problem.phase == FORWARD) & (problem.microbatch == 0))
     unit = problem.unit_of[forward]
@@ -396,4 +400,6 @@ def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray
 
 def parallelism_lost(space: SearchSpace, coarse: CoarseProblem) -> float:
     """Return the critical path of the groups over that of the ops, transfers free."""
-    return longest_path(coarse.problem) / max(longest_path(space.problem), 1e-300)
+    return compute_longest_path(coarse.problem) / max(
+        compute_longest_path(space.problem), 1e-300
+    )

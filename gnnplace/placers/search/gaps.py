@@ -98,7 +98,7 @@ def find_last_end(gaps: Gaps, d: IntLike) -> float:
 
 
 @inner(_nrt=False)
-def least_start(gaps: Gaps, d: IntLike, ready: float, cost: float) -> float:
+def find_earliest_start(gaps: Gaps, d: IntLike, ready: float, cost: float) -> float:
     """Return the seconds before which no gap begins that holds a job of at least ``cost``; no
     search.
     """
@@ -108,7 +108,7 @@ def least_start(gaps: Gaps, d: IntLike, ready: float, cost: float) -> float:
 
 
 @inner(_nrt=False)
-def ended(ends: FloatArray, count: int, ready: float) -> int:
+def count_ended(ends: FloatArray, count: int, ready: float) -> int:
     """Return how many of the first ``count`` of ``ends``, ascending, are at most ``ready``.
 
     It halves without asking which half is next, so the processor need not guess.
@@ -122,9 +122,9 @@ def ended(ends: FloatArray, count: int, ready: float) -> int:
 
 
 @inner(_nrt=False)
-def place_of(gaps: Gaps, d: IntLike, ready: float) -> int:
+def find_chunk(gaps: Gaps, d: IntLike, ready: float) -> int:
     """Place of the first chunk of a device whose last slot ends after ``ready``, or the last."""
-    return ended(gaps.until[d], gaps.places[d] - 1, ready)
+    return count_ended(gaps.until[d], gaps.places[d] - 1, ready)
 
 
 @inner(_nrt=False)
@@ -152,12 +152,12 @@ def earliest_gap(
     """
     last = gaps.places[d] - 1
     if gaps.widest_of_all[d] >= cost:
-        first = place_of(gaps, d, ready)
+        first = find_chunk(gaps, d, ready)
         place = wide_place(gaps, d, first, cost)
         while place <= last:
             row = gaps.chunk[d, place]
             if place == first:
-                low = ended(gaps.ends[row], gaps.num_slots[row], ready)
+                low = count_ended(gaps.ends[row], gaps.num_slots[row], ready)
             else:
                 low = 0
             at = max(
@@ -173,19 +173,19 @@ def earliest_gap(
 
 
 @inner(_nrt=False)
-def widened(begin: float, before: float) -> float:
+def widen_gap(begin: float, before: float) -> float:
     """Return the seconds of the gap between the end ``before`` and ``begin``, and a little more."""
     return begin - before + ROUNDING * begin
 
 
 @inner(_nrt=False)
-def measured(gaps: Gaps, d: IntLike, place: int) -> float:
+def measure_widest_gap(gaps: Gaps, d: IntLike, place: int) -> float:
     """Return the widest gap of a chunk, measured anew."""
     row = gaps.chunk[d, place]
     widest = 0.0
     previous_end = end_before(gaps, d, place)
     for k in range(gaps.num_slots[row]):
-        widest = max(widest, widened(gaps.begins[row, k], previous_end))
+        widest = max(widest, widen_gap(gaps.begins[row, k], previous_end))
         previous_end = gaps.ends[row, k]
     return widest
 
@@ -249,8 +249,8 @@ def split(gaps: Gaps, d: IntLike, place: int) -> None:
     )
     gaps.places[d] += 1
     gaps.used[0] += 1
-    gaps.widest[d, place] = measured(gaps, d, place)
-    gaps.widest[d, place + 1] = measured(gaps, d, place + 1)
+    gaps.widest[d, place] = measure_widest_gap(gaps, d, place)
+    gaps.widest[d, place + 1] = measure_widest_gap(gaps, d, place + 1)
     for block in range(place // BLOCK, (gaps.places[d] - 1) // BLOCK + 1):
         measure_block(gaps, d, block)
     measure_all(gaps, d)
@@ -271,7 +271,7 @@ def take(
     if last:
         taken = 0.0
     else:
-        taken = widened(gaps.begins[row, slot], previous_end)
+        taken = widen_gap(gaps.begins[row, slot], previous_end)
     for k in range(gaps.num_slots[row], slot, -1):
         gaps.begins[row, k], gaps.ends[row, k] = (
             gaps.begins[row, k - 1],
@@ -281,12 +281,12 @@ def take(
     gaps.ends[row, slot] = end
     gaps.num_slots[row] += 1
     if not last and taken >= widest:
-        note(gaps, d, place, measured(gaps, d, place))
-    elif widened(begin, previous_end) > widest:
-        note(gaps, d, place, widened(begin, previous_end))
+        note(gaps, d, place, measure_widest_gap(gaps, d, place))
+    elif widen_gap(begin, previous_end) > widest:
+        note(gaps, d, place, widen_gap(begin, previous_end))
     if last:
         gaps.until[d, place] = end
         if place + 1 < gaps.places[d]:
-            note(gaps, d, place + 1, measured(gaps, d, place + 1))
+            note(gaps, d, place + 1, measure_widest_gap(gaps, d, place + 1))
     if gaps.num_slots[row] == CHUNK:
         split(gaps, d, place)

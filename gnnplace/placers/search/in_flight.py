@@ -32,8 +32,8 @@ from gnnplace.simulation import (
     ROUNDING,
     Compiled,
     compile_problem,
-    lean,
-    longest_path,
+    compute_longest_path,
+    make_lean,
     reverse_problem,
 )
 
@@ -46,7 +46,7 @@ def with_most_in_flight(problem: Problem, most: int) -> Problem:
     flight.
     """
     graph = problem.graph
-    producers, waiting_ops = _held_back(problem, most)
+    producers, waiting_ops = _find_held_back(problem, most)
     producer = np.concatenate([graph.producer, producers])
     by_producer = np.argsort(producer, kind="stable")
     held_by = np.array([len(waiting) for waiting in waiting_ops], dtype=np.int64)
@@ -67,7 +67,7 @@ def with_most_in_flight(problem: Problem, most: int) -> Problem:
     return replace(problem, graph=graph_in_flight)
 
 
-def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
+def _find_held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
     """Return the backward ops that others wait for, and the forward ops that wait for each
     of them.
     """
@@ -123,7 +123,7 @@ class InFlightSpace(SearchSpace):
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
         """Return `SearchSpace.lean` with the edges that hold forward ops back."""
-        lean_problem = lean(self.held, compile_problem(self.held))
+        lean_problem = make_lean(self.held, compile_problem(self.held))
         return lean_problem, reverse_problem(lean_problem)
 
 
@@ -149,7 +149,7 @@ def fewer_in_flight(
         if limit_in_flight >= space.problem.microbatches:
             break
         candidate = InFlightSpace(space.problem, limit_in_flight)
-        if longest_path(candidate.held) >= limit:
+        if compute_longest_path(candidate.held) >= limit:
             continue
         starts = ranked(candidate)
         if starts[0].score < limit:

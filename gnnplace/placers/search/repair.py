@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, is_expired
 
 Move = tuple[IntArray, int]  # Units, and the device they go to.
 MOST_OPS_SIMULATED = 1_000_000  # Simulations times ops that a repair may take.
@@ -41,7 +41,7 @@ def repair(
         deadline=deadline,
         most_ops=most_ops,
     )
-    if space.simulator.excess(*best)[1] > 0 and not expired(deadline):
+    if space.simulator.excess(*best)[1] > 0 and not is_expired(deadline):
         packed = space.spread(pack(space))
         best = min(
             (
@@ -96,7 +96,7 @@ def _move_units(
     unit_device = space.find_unit_devices(device)
     score = space.score(device, order)
     tries = int(np.clip(most_ops // space.problem.num_ops, 30, 3_000))
-    while tries > 0 and not expired(deadline):
+    while tries > 0 and not is_expired(deadline):
         over = space.simulator.run(space.spread(unit_device), order).peak_memory
         over = over - space.problem.cluster.memory
         if over.max() > 0:

@@ -9,12 +9,12 @@ those of its forward ops.
 
 ``Found`` is the result of a search: devices and an order of ops.
 
-Deadlines: a deadline is the value of ``now`` at which a search must return. ``NO_BUDGET`` stands
-for budget 0: one whole construction, or a fixed number of steps, however long that takes.
+Deadlines: a deadline is the value of `read_clock` at which a search must return. ``NO_BUDGET``
+stands for budget 0: one whole construction, or a fixed number of steps, however long that takes.
 
 A search uses its deadline only to stop. What it does next depends on the seed and on its results so
 far. So a larger budget continues where a smaller one was cut off, and is never worse. Tests check
-this without a stopwatch: under ``counted``, ``now`` counts its calls instead of seconds.
+this without a stopwatch: under `count_looks`, `read_clock` counts its calls instead of seconds.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from gnnplace.simulation import (
     ROUNDING,
     Compiled,
     Simulator,
-    lean,
+    list_priorities,
     list_schedule,
+    make_lean,
     mean_upward_rank,
-    priorities,
     reverse_problem,
     steps_so_far,
     turn_order,
@@ -58,8 +58,8 @@ LEAST_TIGHT = 1_000
 _counts: list[Iterator[int]] = []
 
 
-def now() -> float:
-    """Return the seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
+def read_clock() -> float:
+    """Return the seconds of ``time.perf_counter()``; within `count_looks` how often it was asked.
 
     Within ``simulation.step_count.count_budget_steps``, the number of simulated steps.
     """
@@ -72,7 +72,7 @@ def now() -> float:
 
 
 @contextmanager
-def counted() -> Iterator[None]:
+def count_looks() -> Iterator[None]:
     """Make a budget so many looks at the clock within it, the same on every machine."""
     _counts.append(count(1))
     try:
@@ -81,9 +81,9 @@ def counted() -> Iterator[None]:
         _counts.pop()
 
 
-def expired(deadline: float) -> bool:
+def is_expired(deadline: float) -> bool:
     """Return whether a budget is used up; never so without a budget."""
-    return NO_BUDGET < deadline <= now()
+    return NO_BUDGET < deadline <= read_clock()
 
 
 class SearchSpace:
@@ -255,7 +255,7 @@ class SearchSpace:
     @cached_property
     def priorities(self) -> list[FloatArray]:
         """Return the priorities of list scheduling (see ``simulation.list_scheduling``)."""
-        return priorities(self.problem)
+        return list_priorities(self.problem)
 
     @cached_property
     def turn_order(self) -> IntArray:
@@ -288,7 +288,7 @@ class SearchSpace:
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
         """Return the problem and the reversed problem without implied edges, for list schedules."""
-        lean_problem = lean(self.problem, self.compiled)
+        lean_problem = make_lean(self.problem, self.compiled)
         return lean_problem, reverse_problem(lean_problem)
 
     def fits(self, device: IntArray, order: IntArray) -> bool:
@@ -356,7 +356,7 @@ class Found:
     bound: float = 0.0
 
 
-def better(space: SearchSpace, first: Found, second: Found) -> Found:
+def choose_better(space: SearchSpace, first: Found, second: Found) -> Found:
     """Return the one of less score; the first among equals."""
     return min(first, second, key=lambda found: space.score(found.device, found.order))
 
@@ -375,7 +375,7 @@ def with_own_order(
     Of a large problem its own alone after the deadline.
     """
     scheduled_order = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
-    if space.problem.num_ops > LARGE and expired(deadline):
+    if space.problem.num_ops > LARGE and is_expired(deadline):
         return Found(device, scheduled_order)
     score, order = space.sequence(device)
     return Found(

@@ -67,7 +67,7 @@ def make_flows(space: SearchSpace) -> Flows:
     """Return the flows of a problem."""
     problem = space.problem
     cluster = space.problem.cluster
-    grouped = _grouped(space)
+    grouped = _group_tensors(space)
     producer = np.array([p for p, _ in grouped], dtype=np.int32)
     sizes = [len(readers) for _, readers in grouped]
     reader = np.array([u for _, readers in grouped for u in readers], dtype=np.int32)
@@ -96,7 +96,9 @@ def make_flows(space: SearchSpace) -> Flows:
     )
 
 
-def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float]]:
+def _group_tensors(
+    space: SearchSpace,
+) -> dict[tuple[int, tuple[int, ...]], list[float]]:
     """Return number and bytes of the tensors by their unit and the other units that read them."""
     graph = space.problem.graph
     unit_of = space.problem.unit_of
@@ -111,7 +113,7 @@ def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float
     return flows
 
 
-def restricted(flows: Flows, devices: IntArray) -> Flows:
+def restrict_to_devices(flows: Flows, devices: IntArray) -> Flows:
     """Return the same units on some of the devices alone, renumbered in the order given."""
     pairs = np.ix_(devices, devices)
     return flows._replace(

@@ -30,11 +30,11 @@ from gnnplace.errors import GnnplaceError, UnsupportedError
 from gnnplace.placers.base import Found, Placer, Result
 from gnnplace.placers.rows import PlacerRow, Speed, parse_name
 from gnnplace.placers.search.repair import pack, repair
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, is_expired
 from gnnplace.placers.throughput.load import (
     interval,
     make_flows,
-    restricted,
+    restrict_to_devices,
     state_excess,
 )
 from gnnplace.placers.throughput.search import local_search
@@ -64,6 +64,14 @@ class ThroughputResult(Result):
 
     interval: float = np.inf
     interval_bound: float = 0.0
+
+    def get_file_keys(self) -> dict[str, object]:
+        """Return what the placement's file says of the objective; nothing of the step time."""
+        return {
+            "x-objective": "throughput",
+            "x-interval": self.interval,
+            "x-interval-bound": self.interval_bound,
+        }
 
     def __str__(self) -> str:
         if self.interval_bound > 0:
@@ -125,13 +133,13 @@ def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
     value = interval(
         make_flows(space), space.find_unit_devices(result.placement.device)
     )
-    bound = min(simple_bound(space), value)
+    bound = min(compute_simple_bound(space), value)
     return ThroughputResult(
         **result.__dict__ | {"interval": value, "interval_bound": bound}
     )
 
 
-def simple_bound(space: SearchSpace) -> float:
+def compute_simple_bound(space: SearchSpace) -> float:
     """Return the seconds that some device is busy at least: all work shared out, or one unit's."""
     shared = lower_bounds(space.problem).work
     longest_unit = float(space.work.min(axis=1).max())
@@ -149,7 +157,7 @@ class _Search:
         self.deadline = deadline
         self.flows = make_flows(space)
         self.sorts: Sorts = list_device_sorts(self.flows)
-        self.bound = simple_bound(space)
+        self.bound = compute_simple_bound(space)
         self.device = space.allow(np.zeros(space.problem.num_units, dtype=np.int32))
         self.value = np.inf
         self.order = space.unit_order
@@ -182,7 +190,7 @@ class _Search:
 
     def _split_over(self, devices: IntArray, dear: bool, blocks: Blocks) -> float:
         """Return the least interval of splits over some devices; see ``_views``."""
-        part = restricted(self.flows, devices)
+        part = restrict_to_devices(self.flows, devices)
         sorts = list_device_sorts(part, dear=dear)
         best = np.inf
         for order in self._orders(blocks):
@@ -192,7 +200,7 @@ class _Search:
                 best = min(best, interval(self.flows, unit_device))
                 if self.take(unit_device):
                     self.order = order
-            if self.proven or expired(self.deadline):
+            if self.proven or is_expired(self.deadline):
                 break
         return best
 
@@ -331,7 +339,7 @@ def make_throughput_placer(name: str, **options: object) -> Placer:
     return PLACERS[base].made(written | set_options)
 
 
-def intervals(
+def compute_intervals(
     problem: Problem,
     others: Sequence[Result | Failure],
     *,
@@ -353,14 +361,14 @@ def intervals(
     for label, kind in SEARCHES:
         if progress is not None:
             progress(f"placing with {label}")
-        results.append(_searched(label, kind(), space, budget, seed))
+        results.append(_run_search(label, kind(), space, budget, seed))
     return results + [
         result if isinstance(result, tuple) else with_interval(space, result)
         for result in others
     ]
 
 
-def _searched(
+def _run_search(
     label: str, placer: Placer, space: SearchSpace, budget: float, seed: int
 ) -> ThroughputResult | Failure:
     """Return what a search finds, under the name that comparisons show."""

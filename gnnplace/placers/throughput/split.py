@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MOST_BLOCKS = 1_200
+FEWEST_BLOCKS = 16  # that a large graph is cut into
 MOST_STATES = 4_096
 # The most steps of the recurrence; larger graphs are cut at fewer places.
 MOST_WORK = 400_000_000
@@ -85,7 +86,7 @@ def precedence(space: SearchSpace) -> nx.DiGraph:
     problem = space.problem
     source, target, _ = problem.graph.edges
     backward = problem.phase == BACKWARD
-    flip = backward[source] & backward[target] & _folded(space)
+    flip = backward[source] & backward[target] & _is_folded(space)
     first = np.where(flip, target, source)
     second = np.where(flip, source, target)
     unit = problem.unit_of
@@ -97,7 +98,7 @@ def precedence(space: SearchSpace) -> nx.DiGraph:
     return graph
 
 
-def _folded(space: SearchSpace) -> bool:
+def _is_folded(space: SearchSpace) -> bool:
     """Return whether backward ops stay with their forward ops: some colocation class says so."""
     problem = space.problem
     backward = problem.phase == BACKWARD
@@ -175,7 +176,7 @@ def split(
     strides = np.concatenate(([1], np.cumprod(sorts.counts + 1)))
     if strides[-1] > MOST_STATES:
         return None
-    block = _blocks(flows, sorts, order, int(strides[-1]))
+    block = _cut_into_blocks(sorts, order, int(strides[-1]))
     cost = segment_costs(flows, sorts, order, block, upper)
     best = recurrence(cost, sorts.counts, strides[:-1].astype(np.int64))
     relaxed = float(best[-1, -1])
@@ -204,21 +205,33 @@ def split(
     )
 
 
-def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
-    """Return the block of each position of the order: one a unit, or runs of about equal
-    work. [U]
+def _cut_into_blocks(sorts: Sorts, order: IntArray, states: int) -> IntArray:
+    """Return the block of each position of the order, ascending from 0. [U]
+
+    A block is one unit; if there are too many units, it is a run of them of about equal work.
+
+    Args:
+        sorts: The sorts of devices.
+        order: The order of units. [U]
+        states: The number of states of the recurrence.
     """
-    work = states * len(sorts.counts)
-    max_blocks = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
-    if len(order) <= max_blocks:
-        return np.arange(len(order), dtype=np.int32)
+    num_units = len(order)
+    steps_per_pair = states * len(sorts.counts)
+    affordable = np.sqrt(MOST_WORK / steps_per_pair)
+    max_blocks = int(min(MOST_BLOCKS, max(FEWEST_BLOCKS, affordable)))
+    if num_units <= max_blocks:
+        return np.arange(num_units, dtype=np.int32)
+
+    # Half of a unit's weight is its work, half is one unit: blocks without work stay small too.
     finite_work = np.where(np.isfinite(sorts.work), sorts.work, 0.0)
     seconds = finite_work.mean(axis=1)[order]
-    # Half of a unit's weight is its work, half is one unit: blocks without work stay small too.
-    weight = np.cumsum(seconds + seconds.sum() / len(order))
+    weight = np.cumsum(seconds + seconds.sum() / num_units)
     position = weight / weight[-1] * max_blocks
     block = np.minimum(position.astype(np.int64), max_blocks - 1)
-    return np.unique(block, return_inverse=True)[1].astype(np.int32)
+
+    # Number the blocks that have units.
+    _, number = np.unique(block, return_inverse=True)
+    return number.astype(np.int32)
 
 
 def _assign_devices(

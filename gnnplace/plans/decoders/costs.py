@@ -16,9 +16,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import PRODUCTS, newton_schulz_shapes
+from gnnplace.costs import PRODUCTS, list_newton_schulz_products
 from gnnplace.plans.decoders.adapters import HALF_BYTES
-from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.layer import (
     adapter_passes,
     head_passes,
@@ -226,7 +226,7 @@ def _layer_costs(
     )
     if sizes.adapters is not None:  # frozen matrices have no gradients
         weights = adapter_passes(setting, tokens, tp, has_experts=has_experts).weights
-    layer_kept = kept_bytes(setting, tokens, tp, split, has_experts)
+    layer_kept = compute_saved_bytes(setting, tokens, tp, split, has_experts)
     freed = layer_kept.everything - layer_kept.selective
     if setting.recomputed_modules:
         freed = tokens * _count_freed_bytes(setting, tp, split, has_experts)
@@ -320,11 +320,14 @@ def _orthogonal_seconds(
         for linear in setting.decoder.list_adapted_linears(has_experts=has_experts):
             for rows, columns in linear.adapter_shapes(adapters.rank):
                 seconds += (
-                    kernels.products(newton_schulz_shapes(rows, columns)) / degrees.tp
+                    kernels.products(list_newton_schulz_products(rows, columns))
+                    / degrees.tp
                 )
         return seconds
     for linear in setting.decoder.linears(has_experts=has_experts):
-        products = kernels.products(newton_schulz_shapes(linear.outputs, linear.inputs))
+        products = kernels.products(
+            list_newton_schulz_products(linear.outputs, linear.inputs)
+        )
         if linear.count == 1:
             devices = degrees.tp
         else:
@@ -397,7 +400,7 @@ def _working(setting: PricingSetting, tp: int, tokens: int) -> FloatArray:
     return working + constants["layer_gradients"] * matrices
 
 
-def kept_bytes(
+def compute_saved_bytes(
     setting: PricingSetting, tokens: int, tp: int, split: bool, has_experts: bool
 ) -> KeptBytes:
     """Return the bytes that a layer keeps of a micro-batch for its backward pass.
@@ -412,12 +415,8 @@ def kept_bytes(
     sizes = setting.decoder
     constants = setting.framework.constants
     parts = tp if split else 1
-    is_products = setting.framework.kernels.attention == PRODUCTS
     adapters = _count_adapter_bytes(sizes, has_experts=has_experts)
-    if is_products:
-        scores = 5.0 * sizes.heads * sizes.length / tp
-    else:
-        scores = 0.0
+    scores = _count_score_bytes(setting, tp)
     entering = 2.0 * tokens * sizes.hidden / parts
     if not sizes.gated:
         stream = constants["plain_kept_stream"] * sizes.hidden / parts
@@ -442,11 +441,7 @@ def kept_bytes(
     if has_experts and sizes.experts:
         mixture = sizes.experts
         experts = constants["gated_kept"] * (mixture.shared - sizes.feed_forward) / tp
-        row = (
-            constants["chosen_inside"] * mixture.width
-            + constants["chosen_kept"] * sizes.hidden
-        )
-        experts += mixture.active * row / tp
+        experts += mixture.active * _count_row_bytes(setting, mixture) / tp
     return KeptBytes(
         tokens * (stream + inside + experts + adapters + scores),
         tokens * (lean_stream + lean_inside + experts + adapters),
@@ -470,31 +465,46 @@ def _count_freed_bytes(
         has_experts: Whether the layer has experts.
     """
     sizes = setting.decoder
-    constants = setting.framework.constants
-    parts = tp if split else 1
     if sizes.gated:
-        of_inside = constants["gated_kept"]
+        width_bytes = setting.framework.constants["gated_kept"]
     else:
-        of_inside = PLAIN_KEPT
-    normed = HALF_BYTES * sizes.hidden / parts
+        width_bytes = PLAIN_KEPT
+    stream_shards = tp if split else 1
+    normed = HALF_BYTES * sizes.hidden / stream_shards
     freed = {"layernorm": num_own_norms(setting, has_experts) * normed}
-    if setting.framework.kernels.attention == PRODUCTS:
-        freed["core_attn"] = 5.0 * sizes.heads * sizes.length / tp
+    freed["core_attn"] = _count_score_bytes(setting, tp)
     if sizes.latent is not None:
         projected = 2 * sizes.queries + sizes.values
         freed["mla_up_proj"] = HALF_BYTES * projected / tp
     if not has_experts or sizes.experts is None:
-        freed["mlp"] = of_inside * sizes.feed_forward / tp + normed
+        freed["mlp"] = width_bytes * sizes.feed_forward / tp + normed
     else:
         mixture = sizes.experts
         rows = mixture.active / tp
-        shared = of_inside * mixture.shared / tp
-        of_row = constants["chosen_inside"] * mixture.width
-        of_row += constants["chosen_kept"] * sizes.hidden
+        shared = width_bytes * mixture.shared / tp
         freed["shared_experts"] = shared
         freed["moe_act"] = HALF_BYTES * rows * mixture.width
-        freed["moe"] = rows * of_row + shared
+        freed["moe"] = rows * _count_row_bytes(setting, mixture) + shared
     return sum(freed.get(module, 0.0) for module in setting.recomputed_modules)
+
+
+def _count_score_bytes(setting: PricingSetting, tp: int) -> float:
+    """Return the bytes a token that attention keeps for its weights; 0 if attention is fused.
+
+    Each weight takes 5 bytes: two each before and after dropout, and one of dropout's mask
+    (Korthikanti et al., 2022, arXiv 2205.05198, section 4.1).
+    """
+    if setting.framework.kernels.attention != PRODUCTS:
+        return 0.0
+    sizes = setting.decoder
+    return 5.0 * sizes.heads * sizes.length / tp
+
+
+def _count_row_bytes(setting: PricingSetting, mixture: ExpertLayers) -> float:
+    """Return the bytes that an expert keeps of each row that is sent to it."""
+    constants = setting.framework.constants
+    inside = constants["chosen_inside"] * mixture.width
+    return inside + constants["chosen_kept"] * setting.decoder.hidden
 
 
 def _count_adapter_bytes(sizes: DecoderSizes, *, has_experts: bool) -> float:

@@ -467,16 +467,16 @@ def _dispatch(
         return network.exchange(ALL_TO_ALL, groups, size, members)
     # A row goes once to each server, and there once to each group, that has any of its experts.
     row = size / experts.active
-    staying = row * _num_reached(setting, groups)
+    staying = row * _count_reached(setting, groups)
     if groups <= members:
         return network.exchange(ALL_TO_ALL, groups, staying, members)
-    leaving = row * _num_reached(setting, groups / members)
+    leaving = row * _count_reached(setting, groups / members)
     return network.dispatch(
         groups, leaving, staying, members, network.rates["card_gather"]
     )
 
 
-def _num_reached(setting: PricingSetting, num_parts: float) -> float:
+def _count_reached(setting: PricingSetting, num_parts: float) -> float:
     """Return how many of equal parts of the experts have any expert of a token, in the mean.
 
     Experts are chosen at random, or in turn: then token t has the k experts from number k t on.

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from gnnplace.costs import has_step_constants
 from gnnplace.errors import InputError
 from gnnplace.models import CatalogueModel, default_batch, find_model
-from gnnplace.plans.answers import plan_of
+from gnnplace.plans.answers import make_plan
 from gnnplace.plans.decoders.adapters import Adapters
 from gnnplace.plans.decoders.costs import DecoderCosts, decoder_chain
 from gnnplace.plans.decoders.decoder import (
@@ -30,7 +30,7 @@ from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price_spec
-from gnnplace.problem import Cluster, figures, find_kind
+from gnnplace.problem import Cluster, find_kind, get_figures
 
 RECOGNISED = "recognised"
 """The source of the sizes of a model of one's own."""
@@ -87,14 +87,14 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
     model = job.model
     if row.length is not None and "length=" not in query:
         model = f"{model}{'&' if query else '?'}length={row.length}"
-    has_half = all(figures(kind).has_bfloat16 for kind in cluster.kinds)
+    has_half = all(get_figures(kind).has_bfloat16 for kind in cluster.kinds)
     precision = job.precision or (HALF if has_half else FULL)
     return NamedModel(
         replace(job, model=model, batch=batch, precision=precision), row, sizes
     )
 
 
-def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
+def make_sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
     """Return a decoder of one's own, known by its sizes, as one of the catalogue.
 
     Args:
@@ -268,7 +268,7 @@ def price_named(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan:
     source = chain.source
     assert isinstance(source, DecoderCosts)
     setting = source.setting
-    priced = plan_of(chain, cluster, price_spec(setting, spec))
+    priced = make_plan(chain, cluster, price_spec(setting, spec))
     words = {
         "words": str(spec.with_words(batch=spec.batch or setting.decoder.batch)),
         "gradients": spec.gradients or setting.framework.traits.gradients,

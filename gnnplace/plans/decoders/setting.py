@@ -12,17 +12,17 @@ from gnnplace.costs import (
     TRAITS,
     ConstantSet,
     Framework,
-    environment,
     find_kernels,
-    framework,
     get_network,
-    hardware,
-    optimizer_kind,
+    get_optimizer_kind,
+    load_environment_constants,
+    load_framework_constants,
+    load_hardware_constants,
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.problem import MEMORY, Cluster, figures, find_kind, with_slack
+from gnnplace.problem import MEMORY, Cluster, find_kind, get_figures, with_slack
 
 ROOFLINE_SPREAD = 1.5
 """Factor of the interval's ends where a roofline prices kernels: the error of `costs.prediction` of
@@ -121,7 +121,7 @@ def adapt_framework(cluster: Cluster, options: FrameworkOptions) -> Framework:
     Raises:
         InputError: As `make_pricing_setting` does.
     """
-    kinds = {kind: _framework_on(cluster, kind, options) for kind in cluster.kinds}
+    kinds = {kind: _get_framework(cluster, kind, options) for kind in cluster.kinds}
     slowest = max(kinds.values(), key=lambda one: one.kernels.products([LARGE]))
     if len(kinds) > 1:
         slowest = replace(
@@ -161,7 +161,7 @@ def _count_factored_means(decoder: DecoderSizes) -> tuple[float, float]:
     return sums / elements, sums_outside / (decoder.parameters - elements)
 
 
-def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Framework:
+def _get_framework(cluster: Cluster, kind: str, options: FrameworkOptions) -> Framework:
     """Return a framework on the devices of one kind.
 
     Args:
@@ -179,16 +179,18 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
     name = options.name
     memory_limit = options.memory_limit
     optimizer = options.optimizer
-    constants = framework(name)
+    constants = load_framework_constants(name)
     if options.environment:
-        environment_set = environment(options.environment)
+        environment_set = load_environment_constants(options.environment)
     else:
         environment_set = None
     if environment_set:
         named = environment_set.constants
     else:
         named = {}
-    replaceable = constants.constants.keys() | hardware().constants.keys()
+    replaceable = (
+        constants.constants.keys() | load_hardware_constants().constants.keys()
+    )
     changed = {n: constant for n, constant in named.items() if n in replaceable}
     constants = ConstantSet(constants.owner, {**constants.constants, **changed})
     traits = TRAITS[name]
@@ -198,7 +200,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
             f"precision {precision!r}: decoders are priced in half precision; use one of "
             f"{', '.join(HALVES)}"
         )
-    optimizer_kind(optimizer)
+    get_optimizer_kind(optimizer)
     gpu = find_kernels(cluster.kinds[0], PRODUCTS).kind
     # The environment may name the kernel of attention; else the framework chooses it.
     kernel_names = [kernel for kernel in KERNELS if kernel in named]
@@ -212,10 +214,10 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         attention = traits.find_attention(gpu)
     kernels = find_kernels(cluster.kinds[0], attention, constants.of("clock", gpu))
     if kernels.is_roofline:
-        constants = _widened(constants)
+        constants = _widen_constants(constants)
     # A device with the memory of a known GPU has what its driver leaves of it.
     memory = memory_limit or min(device.memory for device in cluster.devices)
-    nominal = figures(kernels.kind).memory
+    nominal = get_figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
         memory = nominal * constants["driver_bytes"]
     return Framework(
@@ -231,7 +233,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
     )
 
 
-def _widened(constants: ConstantSet) -> ConstantSet:
+def _widen_constants(constants: ConstantSet) -> ConstantSet:
     """Return a framework's constants with the interval of GPUs whose kernels were not measured."""
     low = constants.constants["low"]
     high = constants.constants["high"]

@@ -34,7 +34,7 @@ def cut_layers(
         InputError: If they cannot be cut so.
     """
     if rule == "cost":
-        return _by_cost(decoder, stages)
+        return _cut_by_cost(decoder, stages)
     if rule == "ends":
         return _with_ends(decoder.layers, stages)
     if rule == "even":
@@ -44,11 +44,11 @@ def cut_layers(
         least_layers, remainder = divmod(layers, stages)
         return tuple(least_layers + (k < remainder) for k in range(stages))
     if rule == "least":
-        return _least(decoder, stages)
+        return _minimise_largest_stage(decoder, stages)
     return count_layers(rule, decoder.layers, stages)  # type: ignore[arg-type]
 
 
-def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
+def _cut_by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     """Return the layers of every stage as nanotron cuts them, by cost.
 
     A stage begins once the costs before it reach its part of the total. The embedding costs
@@ -92,7 +92,7 @@ def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
+def _minimise_largest_stage(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     """Return the numbers of layers of each stage that make the largest stage as small as possible.
 
     A stage's size is its number of multiplications per token. The last stage has the head too.

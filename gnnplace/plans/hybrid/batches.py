@@ -1,15 +1,17 @@
-"""The global batch with which training ends first: each has a plan, and epochs that it needs.
+"""Searches the global batch with which training ends first.
 
-A larger batch keeps devices busier and exchanges gradients more rarely, and needs more epochs (Pal
+A larger batch keeps devices busier and exchanges gradients more rarely, but needs more epochs (Pal
 et al., 2019, arXiv 1907.13257). With a step of ``s(B)`` seconds, ``n`` examples in an epoch and
 ``E(B)`` epochs, training takes::
 
     T(B) = s(B) ceil(n / B) E(B)
 
-``s(B)`` is that of the fastest plan with the batch; ``plans.hybrid.convergence`` has ``E(B)``.
-Batches are tried from one on, twice as large and half as large each time, until the training takes
-longer twice in a row on either side. A least time that is not at a power of two of the first batch
-may be missed, by at most what lies between neighbours of the answer.
+``s(B)`` is the step time of the fastest plan with batch B; ``plans.hybrid.convergence`` has
+``E(B)``. From the first batch the search doubles until training takes longer than the shortest so
+far `MOST_RISES` times in a row, and then halves likewise. So only batches that are the first one
+times a power of two are tried, and a better one between two of them is missed.
+
+Complexity: one search of plans for each batch; at most log2 of `MOST_EXAMPLES`.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from gnnplace.plans.hybrid.convergence import Training
 from gnnplace.plans.plan import Plan
 
 MOST_EXAMPLES = 1 << 24
-"""Examples of a step at most."""
+"""Examples of a step, at most."""
 MOST_RISES = 2
-"""Batches that may take longer than the best before no further ones are tried."""
+"""Batches in a row that may take longer than the best one before the search stops."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,26 +53,28 @@ def plan_batches(
     """Search the batch with which training ends first.
 
     Args:
-        plan_of: Returns the fastest plan with a batch; one without a step time cannot be.
-        training: What is trained; its `batch` is tried first.
+        plan_of: Returns the fastest plan with a batch. A plan without a step time does not fit.
+        training: What is trained. Its `batch` is tried first.
 
     Returns:
-        What was tried and can be, by rising batch.
+        All batches that were tried and can be trained with, in rising order.
 
     Raises:
-        GnnplaceError: If the first batch has no plan.
-        InfeasibleError: If no batch that was tried has a plan, and epochs that are known.
+        GnnplaceError: If `plan_of` raises it for the first batch.
+        InfeasibleError: If no batch that was tried has both a plan that fits and a known number of
+            epochs.
     """
     entries: dict[int, BatchPlan] = {}
-    for step in (_double, _halve):
+    for get_next_batch in (_double, _halve):
         batch: int | None = training.batch
         shortest = math.inf
         rises = 0
         while batch is not None and rises < MOST_RISES:
             if batch not in entries:
-                entry = _entry(plan_of, training, batch)
+                entry = _plan_batch(plan_of, training, batch)
                 if entry is not None:
                     entries[batch] = entry
+            # A batch that cannot be trained with counts as one that takes longer.
             if batch in entries:
                 seconds = entries[batch].seconds
             else:
@@ -78,9 +82,9 @@ def plan_batches(
             if seconds < shortest:
                 rises = 0
             else:
-                rises = rises + 1
+                rises += 1
             shortest = min(shortest, seconds)
-            batch = step(batch)
+            batch = get_next_batch(batch)
     if not entries:
         raise InfeasibleError(
             f"batch {training.batch}: no plan fits, or the epochs with it are not known; take more "
@@ -89,17 +93,22 @@ def plan_batches(
     return tuple(entries[batch] for batch in sorted(entries))
 
 
-def _entry(
+def _plan_batch(
     plan_of: Callable[[int], Plan], training: Training, batch: int
 ) -> BatchPlan | None:
-    """Return the plan with a batch, or None if there is none or its epochs are not known."""
+    """Return the plan with a batch, or None if none fits or the number of epochs is not known.
+
+    Raises:
+        GnnplaceError: If `plan_of` raises it for the first batch.
+    """
     epochs = training.convergence.epochs(float(batch))
     if epochs is None:
         return None
     try:
         plan = plan_of(batch)
     except GnnplaceError:
-        # Other batches may not divide; what is wrong with the first one is wrong with the question.
+        # Another batch may just not divide over the devices. If the first one fails, the user asked
+        # for something impossible.
         if batch == training.batch:
             raise
         return None

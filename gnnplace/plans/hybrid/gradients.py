@@ -10,8 +10,8 @@ PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default)::
     finish[d] = backward end on d + exposed[d] + time of d's update ops
     step     = max(placed step, the largest finish[d])
 
-What is reduced until the backward end is hidden, the rest is not; `exposed_seconds` says what both
-add to the step, as it does for plans.
+What is reduced until the backward end is hidden, the rest is not; `compute_exposed_seconds` says
+what both add to the step, as it does for plans.
 
 Updates wait for the all-reduce, so those that the placed step runs before it are taken out: ready
 times and backward ends are earlier by the updates that ran on ``d`` until then. Where nothing
@@ -27,7 +27,7 @@ from functools import partial
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.costs import BUCKET, exposed_seconds, replicas_share
+from gnnplace.costs import BUCKET, compute_exposed_seconds, get_hidden_replica_share
 from gnnplace.placers import Result
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation
@@ -177,18 +177,18 @@ def with_all_reduce(
     reducing = 0.0
     for d, rows in enumerate(step.gradients):
         backward = float(step.backward_end[d])
-        last_end, spent = reduced(
+        last_end, spent = time_gradient_reduction(
             rows, partial(seconds, d), 0.0 if overlap else backward
         )
         reducing = max(reducing, spent)
         # All gradients are there at the backward end: from then on one bucket follows the other.
         hidden = spent - max(last_end - backward, 0.0)
-        exposed = exposed_seconds(spent, hidden, replicas_share())
+        exposed = compute_exposed_seconds(spent, hidden, get_hidden_replica_share())
         end = max(end, backward + exposed + float(step.updates[d]))
     return StepParts(step.step_time, reducing, end - step.step_time)
 
 
-def reduced(
+def time_gradient_reduction(
     gradients: FloatArray, seconds: Callable[[float], float], floor: float = 0.0
 ) -> tuple[float, float]:
     """Return when the last bucket of gradients is reduced, and the seconds of all all-reduces.

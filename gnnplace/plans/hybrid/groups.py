@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.answers import plan_of, price_given_draft
+from gnnplace.plans.answers import make_plan, price_given_draft
 from gnnplace.plans.hybrid.convergence import Training
 from gnnplace.plans.hybrid.gradients import StepParts
 from gnnplace.plans.hybrid.splits import MICROBATCHES, SplitRow, Splitter
@@ -43,7 +43,7 @@ def plan_groups(job: TrainingJob, cluster: Cluster, row: SplitRow) -> Plan:
     size = chain.batch // (row.groups * row.microbatches)
     plans = price_groups(chain, cluster, row.groups, row.devices, size)
     fastest = min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time))
-    return plan_of(chain, cluster, fastest)
+    return make_plan(chain, cluster, fastest)
 
 
 def price_groups(

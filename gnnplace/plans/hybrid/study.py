@@ -20,10 +20,10 @@ from gnnplace.costs import (
     ALL_REDUCE,
     BUCKET,
     LinkTable,
-    any_local,
-    collective,
+    estimate_collective,
+    has_local_device,
     is_problem_file,
-    on_cluster,
+    move_to_cluster,
     read_or_profile,
 )
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
@@ -195,7 +195,7 @@ def study_groups(
         other_cluster = None if machine == problem.cluster else machine
         ways = [Placing(what, other_cluster, options, progress)]
     else:
-        job, planned = _planned(what, machine, options, progress)
+        job, planned = _capture_and_plan(what, machine, options, progress)
         batch = planned.chain.batch
         mixes = planned.chain.mixes
         preset = _find_model_preset(what, planned, options)
@@ -261,18 +261,18 @@ def _find_problem_batch(options: HybridOptions) -> int:
     return options.batch
 
 
-def _planned(
-    what: str, machine: Cluster, options: HybridOptions, progress: Progress
+def _capture_and_plan(
+    model: str, machine: Cluster, options: HybridOptions, progress: Progress
 ) -> tuple[TrainingJob, PlannedSteps]:
-    """Capture a model, and return what is trained and its steps as plans of layers have them."""
+    """Capture a model, and return the job of training it and the steps of plans of its layers."""
     from gnnplace.plans.handover import name_with_batch
     from gnnplace.plans.hybrid.groups import PlannedSteps
     from gnnplace.plans.segments.chains import capture_chain
 
     if options.batch is not None:
-        what = name_with_batch(what, options.batch)
+        model = name_with_batch(model, options.batch)
     job = TrainingJob(
-        what,
+        model,
         precision=options.precision,
         optimizer=options.optimizer,
         accept_other_loss=options.accept_other_loss,
@@ -282,7 +282,7 @@ def _planned(
 
 
 def _find_model_preset(
-    what: str, planned: PlannedSteps, options: HybridOptions
+    model: str, planned: PlannedSteps, options: HybridOptions
 ) -> Preset:
     """Return how a captured model converges."""
     chain = planned.chain
@@ -290,7 +290,7 @@ def _find_model_preset(
     if chain.inputs:
         _, shape, dtype = chain.inputs[0]
         length = row_length(shape, dtype)
-    return find_preset(what, chain.parameters, length, options.tokens)
+    return find_preset(model, chain.parameters, length, options.tokens)
 
 
 def _placings(
@@ -306,7 +306,7 @@ def _placings(
     """
     from gnnplace.plans.handover import DTYPES, may_gain
 
-    if any_local(machine) or not may_gain(planned.chain, machine):
+    if has_local_device(machine) or not may_gain(planned.chain, machine):
         return []
     assert isinstance(job.model, str)
     capture = CaptureOptions(
@@ -329,7 +329,7 @@ def reduce_origin(fabric: MeshFabric, most: int) -> str:
     group = inside.group(range(inside.cluster.num_devices))
     origin = "predicted from the cluster's links"
     if group is not None:
-        measured = collective(ALL_REDUCE, BUCKET, group, inside.table)
+        measured = estimate_collective(ALL_REDUCE, BUCKET, group, inside.table)
         origin = (
             f"{measured.provenance} (expected error {measured.error:.0%} over all devices of "
             f"the cluster): {measured.source}"
@@ -421,7 +421,7 @@ class Placing:
                 f"{cluster.num_devices} device{'s' if cluster.num_devices > 1 else ''}"
             )
             try:
-                part = on_cluster(problem, cluster)
+                part = move_to_cluster(problem, cluster)
                 result = place(part, placer=PLACER, budget=self.budget, seed=0)
                 if is_problem_file(self.what):
                     scale = count

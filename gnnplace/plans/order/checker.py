@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gnnplace.errors import FormatError
-from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action, in_flight
+from gnnplace.plans.order.orders import (
+    FORWARD,
+    FULL,
+    INPUT,
+    WEIGHT,
+    Action,
+    count_in_flight,
+)
 from gnnplace.plans.order.rows import (
     MESSAGES,
     PASSES,
@@ -82,14 +89,15 @@ def check_actions(
     """
     _places(rows, ranks, microbatches, source)
     _complete(rows, ranks, microbatches, source)
-    _in_order(rows, ranks, source)
+    _check_forward_order(rows, ranks, source)
     _match_messages(rows, ranks, source)
     _first_in_first_out(rows, ranks, source)
     _runs(rows, ranks, source)
     flying = [0] * len(ranks)
     for row in rows:
         flying = [
-            max(a, b) for a, b in zip(flying, in_flight(row, len(ranks)), strict=True)
+            max(a, b)
+            for a, b in zip(flying, count_in_flight(row, len(ranks)), strict=True)
         ]
     if saved:
         live = tuple(live_bytes(row, saved) for row in rows)
@@ -173,7 +181,9 @@ def _complete(
                 raise _fault(source, rows, Action(stage, lost, m), "is missing")
 
 
-def _in_order(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
+def _check_forward_order(
+    rows: Sequence[Row], ranks: Sequence[int], source: str
+) -> None:
     """Check that forward passes of every stage go in the order of micro-batches.
 
     The last stage counts its losses in this order; running statistics and random numbers follow it

@@ -12,12 +12,12 @@ gradients of activations I and those of weights W (or B, both at once):
   2 P chunks, chunk c on rank c and 2 P - 1 - c on the same; rank p runs 2 (P - p) - 1 forward
   passes through its first chunk before one through its second, W behind its I but at the end.
 
-The other orders come from a list schedule (`listed`). A free rank considers, for every chunk and
-kind of pass, the first micro-batch that waits there. Of those that are ready it takes I before F
-before W, then the older micro-batch, then the later chunk; it takes no F while the chunk has as
-many micro-batches in flight as its limit allows. Messages between two ranks are sent one after the
-other in each direction, so that the schedule's time equals the simulator's unless transfers block.
-The orders differ in their limits and in the rank of each chunk:
+The other orders come from a list schedule (`run_list_schedule`). A free rank considers, for every
+chunk and kind of pass, the first micro-batch that waits there. Of those that are ready it takes I
+before F before W, then the older micro-batch, then the later chunk; it takes no F while the chunk
+has as many micro-batches in flight as its limit allows. Messages between two ranks are sent one
+after the other in each direction, so that the schedule's time equals the simulator's unless
+transfers block. The orders differ in their limits and in the rank of each chunk:
 
 * zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): chunk c on rank c, P - c in flight, W
   where nothing else is ready: the memory is that of 1f1b;
@@ -168,7 +168,7 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
         return (microbatches,) * chunks
     if schedule == ZBV and chunks > ranks:
         rows = make_fixed_rows(ZBV, ranks, chunks, microbatches)
-        counts = most_in_flight(rows.rows, rows.length, rows.apart, chunks)
+        counts = count_most_in_flight(rows.rows, rows.length, rows.apart, chunks)
         return tuple(counts.tolist())
     num_chunks = chunks // ranks
     in_flight = [
@@ -203,7 +203,9 @@ def time_listed(
     limit = np.array(rules.limit, dtype=np.int64)
     late = np.array(rules.late, dtype=np.bool_)
     weights = np.array(rules.weights, dtype=np.bool_)
-    seconds, table = listed(as_arrays(line), limit, late, weights, np.array(ends))
+    seconds, table = run_list_schedule(
+        as_arrays(line), limit, late, weights, np.array(ends)
+    )
     return float(seconds), table
 
 
@@ -250,7 +252,7 @@ def make_order_rows(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRo
 
 
 def make_list_rows(line: Pipeline, listed_actions: LongArray) -> ActionRows:
-    """Return the actions that `listed` made, by rank.
+    """Return the actions that `run_list_schedule` made, by rank.
 
     Args:
         line: The pipeline that was ordered.
@@ -301,7 +303,9 @@ def make_fixed_rows(
             f"schedule {schedule}: {microbatches} micro-batches are no multiple of "
             f"{ranks} stages; take another number of micro-batches, or 1f1b"
         )
-    rows = turned(ranks, num_chunks, microbatches, group or ranks, schedule == "gpipe")
+    rows = take_turns(
+        ranks, num_chunks, microbatches, group or ranks, schedule == "gpipe"
+    )
     return ActionRows(rows, np.full(ranks, rows.shape[1]), False)
 
 
@@ -310,7 +314,9 @@ def one_by_one(ranks: int, microbatches: int) -> Orders:
     return make_fixed_rows("1f1b", ranks, ranks, microbatches).orders()
 
 
-def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> ActionRows:
+def make_rank_actions(
+    schedule: str, line: Pipeline, *, allows_rest: bool = False
+) -> ActionRows:
     """Return every rank's actions under a schedule.
 
     Args:
@@ -346,11 +352,11 @@ def time_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) -> flo
         ends: Seconds of each rank after its last pass. [P]
     """
     return float(
-        replayed(as_arrays(line), actions.rows, actions.length, np.array(ends))
+        replay_orders(as_arrays(line), actions.rows, actions.length, np.array(ends))
     )
 
 
-def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
+def count_in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
     """Return the most micro-batches that each chunk keeps at once, in a rank's order. [chunks]"""
     live = [0] * chunks
     largest = [0] * chunks
@@ -385,7 +391,7 @@ class Line(NamedTuple):
 
 
 @numba.njit(cache=True)
-def listed(
+def run_list_schedule(
     line: Line, limit: LongArray, late: BoolArray, weights: BoolArray, ends: FloatArray
 ) -> tuple[float, LongArray]:
     """Run a list schedule and return its step time and its actions.
@@ -578,7 +584,7 @@ def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, i
 
 
 @numba.njit(cache=True)
-def turned(
+def take_turns(
     ranks: int, each: int, microbatches: int, group: int, forward_first: bool
 ) -> LongArray:
     """Return the actions of 1F1B, of GPipe, or of Megatron-LM's order of several chunks a rank.
@@ -667,7 +673,7 @@ def v_rows(ranks: int, microbatches: int) -> LongArray:
 
 
 @numba.njit(cache=True)
-def most_in_flight(
+def count_most_in_flight(
     rows: LongArray, length: LongArray, apart: bool, chunks: int
 ) -> LongArray:
     """Return the most micro-batches that each chunk keeps at once. [C]
@@ -693,7 +699,7 @@ def most_in_flight(
 
 
 @numba.njit(cache=True)
-def peak_saved(
+def find_peak_saved(
     rows: LongArray, length: LongArray, apart: bool, saved: FloatArray
 ) -> FloatArray:
     """Return the most bytes that each rank keeps for backward passes at one instant. [P]
@@ -719,7 +725,9 @@ def peak_saved(
 
 
 @numba.njit(cache=True)
-def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -> float:
+def replay_orders(
+    line: Line, rows: LongArray, length: LongArray, ends: FloatArray
+) -> float:
     """Return the step time of given orders; inf if ranks wait for each other for ever.
 
     Args:

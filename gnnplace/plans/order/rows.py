@@ -45,7 +45,7 @@ class StageMessage(NamedTuple):
     receive: Action
 
 
-def parsed(rows: Sequence[Sequence[str]], source: str) -> tuple[Row, ...]:
+def parse_rows(rows: Sequence[Sequence[str]], source: str) -> tuple[Row, ...]:
     """Parse the words of every rank's row into actions.
 
     Args:

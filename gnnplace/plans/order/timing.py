@@ -59,7 +59,7 @@ class Timing:
         ]
 
 
-def timed(
+def time_pipeline(
     line: Pipeline, orders: Orders, ends: Sequence[float], *, blocking: bool = False
 ) -> Timing:
     """Simulate one step of a pipeline.
@@ -98,14 +98,14 @@ def _problem(
         seconds[index[f"end {rank}"]] = ends[rank]
         for action in actions:
             op = index[str(action)]
-            seconds[op] = _taken(line, action)
+            seconds[op] = _sum_taken(line, action)
             for reader, size in _readers(line, action, rank):
                 tensors.append((op, size, [index[reader]]))
     graph = ComputationGraph.from_tensors(names, tensors)
     return build_problem("pipeline", graph, _cluster(line, blocking), {KIND: seconds})
 
 
-def _taken(line: Pipeline, action: Action) -> float:
+def _sum_taken(line: Pipeline, action: Action) -> float:
     forward, inputs, weights = line.seconds[action.chunk]
     kinds = {FORWARD: forward, INPUT: inputs, WEIGHT: weights, FULL: inputs + weights}
     return kinds[action.kind]

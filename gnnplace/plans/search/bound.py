@@ -1,8 +1,8 @@
 """A lower bound on the step time of all plans of a space, whatever their order of actions.
 
 A bisection finds the least T for which the model can be cut into stages that meet a step of T
-seconds in the relaxation of `relaxed`. For every size of micro-batches the space has three families
-of plans:
+seconds in the relaxation of `relax_meshes`. For every size of micro-batches the space has three
+families of plans:
 
 1. *even*: one stage a rank, on equal meshes. A stage that meets T still does when it is shorter.
    So cutting the longest possible stages from the end gives the fewest, which is exact for the
@@ -42,9 +42,9 @@ from gnnplace.plans.search.relaxed import (
     STATE,
     Relaxed,
     StageSurroundings,
-    relaxed,
-    rows_of,
-    stacked,
+    make_mesh_rows,
+    relax_meshes,
+    stack_tables,
     stage_holds,
 )
 from gnnplace.plans.search.space import MIXED, MeshKind, Space
@@ -67,7 +67,7 @@ def bound_steps(spaces: Sequence[Space], high: float) -> tuple[float, float]:
     several = high
     for space in sorted(spaces, key=_work):
         if _work(space) < max(one, several):
-            alike = _alike(space)
+            alike = _relax_positions(space)
             one = _with_one(space, alike, one)
             several = _with_several(space, alike, min(one, several))
     return min(one, several), one
@@ -86,7 +86,7 @@ def _work(space: Space) -> float:
     return microbatches * min(shapes, default=np.inf) / fabric.cluster.num_devices
 
 
-def _alike(space: Space) -> dict[MeshKind, Relaxed]:
+def _relax_positions(space: Space) -> dict[MeshKind, Relaxed]:
     """Return the least that segments take on every kind of mesh, wherever it lies.
 
     Kinds with ZeRO 1 are there with ZeRO 0 as well. The kinds with the least work come first.
@@ -95,9 +95,9 @@ def _alike(space: Space) -> dict[MeshKind, Relaxed]:
     for candidate in space.shapes:
         for zero in (0, 1) if candidate.zero == 1 else (candidate.zero,):
             shape = candidate._replace(zero=zero)
-            table = relaxed(space.pricer, _places(space, shape), shape)
+            table = relax_meshes(space.pricer, _places(space, shape), shape)
             if table is not None:
-                tables[shape] = stacked([table])
+                tables[shape] = stack_tables([table])
 
     def device_seconds(item: tuple[MeshKind, Relaxed]) -> float:
         shape, table = item
@@ -110,7 +110,7 @@ def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> f
     """Return a lower bound on the step with one stage a rank, `high` at most."""
     count = space.pricer.fabric.cluster.num_devices
     if 1 < count <= MIXED:
-        return _mixed(space, list(alike), high)
+        return _bound_mixed(space, list(alike), high)
     for shape, table in alike.items():
         ranks = count // shape.devices
         high = _bisect(partial(_holds_evenly, table, ranks, space.microbatches), high)
@@ -147,7 +147,7 @@ def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
     for kind in pricer.fabric.cluster.kinds:
         meshes = [m for m in _places(space, shape) if pricer.fabric.kinds(m) == (kind,)]
         if meshes:
-            rows = rows_of(pricer, meshes[0], shape)
+            rows = make_mesh_rows(pricer, meshes[0], shape)
         else:
             rows = None
         speed[kind] = 1.0
@@ -298,7 +298,7 @@ def _several_hold(
     return bool(microbatches * (total + recomputed) + end <= speed * step)
 
 
-def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
+def _bound_mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
     """Return a lower bound on the step of any meshes that follow each other, `high` at most."""
     count = space.pricer.fabric.cluster.num_devices
     tables: list[Relaxed] = []
@@ -309,14 +309,14 @@ def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
             mesh = shape.mesh(first)
             kind = _kind(space, mesh)
             if kind not in numbers:
-                relaxation = relaxed(space.pricer, [mesh], shape)
+                relaxation = relax_meshes(space.pricer, [mesh], shape)
                 if relaxation is None:
                     continue
                 numbers[kind] = len(tables)
                 tables.append(relaxation)
             number[k, first] = numbers[kind]
     size = np.array([shape.devices for shape in alike], dtype=np.int64)
-    table = stacked(tables)
+    table = stack_tables(tables)
     least_of_segments = np.diff(table.sums[:, LEAD]).min(axis=0)
     lead = np.concatenate([[0.0], np.cumsum(least_of_segments)])
     microbatches = space.microbatches

@@ -1,8 +1,8 @@
 """Drafts of plans: stages, micro-batches and a schedule, which are priced, fitted and timed.
 
-`fitted` gives every rank the least recomputation and the lowest ZeRO stage that fit its devices.
-`realized` makes the order of actions and times the step. Plans from the search and plans from the
-user both use these functions.
+`fit_draft` gives every rank the least recomputation and the lowest ZeRO stage that fit its devices.
+`realize_draft` makes the order of actions and times the step. Plans from the search and plans from
+the user both use these functions.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gnnplace.plans.order.orders import (
     Orders,
     Pipeline,
     Rules,
+    count_most_in_flight,
+    find_peak_saved,
     is_apart,
     limits,
     make_list_rows,
     make_order_rows,
-    most_in_flight,
-    peak_saved,
-    rows_of,
+    make_rank_actions,
     stage_ranks,
     time_listed,
     time_rows,
 )
-from gnnplace.plans.order.timing import Timing, timed
+from gnnplace.plans.order.timing import Timing, time_pipeline
 from gnnplace.plans.plan import MemoryParts
 from gnnplace.plans.search.stage import Pricer, RankBytes, Stage, StageCost
 
@@ -54,7 +54,7 @@ class Draft:
     stages: tuple[Stage, ...]
     rules: Rules | None = None
 
-    def cut_at(self, bounds: Sequence[int]) -> Draft:
+    def with_cuts(self, bounds: Sequence[int]) -> Draft:
         """Return a draft with the same meshes and other cuts.
 
         A segment that any stage recomputed is recomputed in the stage that it is in now.
@@ -114,13 +114,15 @@ class Priced:
     @cached_property
     def timing(self) -> Timing:
         """Return the step as the simulator runs it."""
-        return timed(self.line, self.orders, self.ends)
+        return time_pipeline(self.line, self.orders, self.ends)
 
     @cached_property
     def flying(self) -> tuple[int, ...]:
         """Return the most micro-batches that each chunk keeps in flight. [C]"""
         rows, length, apart = self.actions
-        return tuple(most_in_flight(rows, length, apart, len(self.costs)).tolist())
+        return tuple(
+            count_most_in_flight(rows, length, apart, len(self.costs)).tolist()
+        )
 
     @cached_property
     def saved(self) -> tuple[float, ...]:
@@ -129,7 +131,7 @@ class Priced:
         bytes_of_stages = np.zeros(len(self.costs))
         for chunk, cost in enumerate(self.costs):
             bytes_of_stages[chunk] = cost.saved
-        return tuple(peak_saved(rows, length, apart, bytes_of_stages).tolist())
+        return tuple(find_peak_saved(rows, length, apart, bytes_of_stages).tolist())
 
     @cached_property
     def chunks(self) -> list[list[int]]:
@@ -183,7 +185,7 @@ def rank_bytes(priced: Priced) -> list[RankBytes]:
     return ranks
 
 
-def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
+def fit_draft(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
     """Return a draft with the recomputation and ZeRO that it needs; None if nothing fits.
 
     Chunks of one rank share its memory, so what is recomputed is chosen over all of them.
@@ -209,7 +211,7 @@ def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
     return replace(draft, stages=tuple(stages))
 
 
-def fullest_parts(priced: Priced) -> MemoryParts:
+def find_fullest_memory(priced: Priced) -> MemoryParts:
     """Return the bytes of the device that lacks the most, or has the fewest free."""
     return rank_parts(priced, priced.lacking[0])
 
@@ -240,7 +242,7 @@ def rank_parts(priced: Priced, rank: int) -> MemoryParts:
     )
 
 
-def realized(
+def realize_draft(
     pricer: Pricer, draft: Draft, orders: Orders | None = None
 ) -> Priced | None:
     """Price a draft as it is and time its step; return None if the model cannot be cut so.
@@ -263,7 +265,9 @@ def realized(
         seconds, actions_in_time = time_listed(line, draft.rules, ends)
         actions = make_list_rows(line, actions_in_time)
     else:
-        actions = rows_of(draft.schedule, line, allows_rest=pricer.allows_rest)
+        actions = make_rank_actions(
+            draft.schedule, line, allows_rest=pricer.allows_rest
+        )
         seconds = time_rows(line, actions, ends)
     seconds += pricer.step_seconds(draft)
     memory = tuple(pricer.usable_memory(mesh) for mesh in list_meshes(draft))
@@ -282,7 +286,7 @@ def compute_rank_ends(
     following = min(num_ranks, draft.microbatches)
     for rank in range(num_ranks):
         ends.append(pricer.rank_end(by_rank[rank], draft.stages[0].zero, following))
-    for rank, seconds in _tied(pricer, draft).items():
+    for rank, seconds in _sum_tied_reductions(pricer, draft).items():
         ends[rank] += seconds
     return tuple(ends)
 
@@ -303,7 +307,7 @@ def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeli
     )
 
 
-def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
+def _sum_tied_reductions(pricer: Pricer, draft: Draft) -> dict[int, float]:
     """Return each rank's seconds to add up the gradients of parameters that several ranks have."""
     reductions: dict[int, float] = {}
     for tied in pricer.chain.tied:
@@ -319,7 +323,7 @@ def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
         holding = [meshes[p] for p in ranks]
         shards = min(draft.stages[c].mesh.shards for c in stages)
         num_devices = meshes[0].count * len(meshes)
-        seconds = pricer.tied_reduction(tied, holding, shards, num_devices)
+        seconds = pricer.price_tied_reduction(tied, holding, shards, num_devices)
         for rank in ranks:
             reductions[rank] = reductions.get(rank, 0.0) + seconds
     return reductions

@@ -254,7 +254,7 @@ def make_mesh_choices(space: Space) -> MeshChoices | None:
     )
 
 
-def least_largest(choices: MeshChoices) -> float:
+def bound_slowest_stage(choices: MeshChoices) -> float:
     """Return a lower bound on the seconds of the slowest stage: all work, shared by all devices."""
     size = np.ones(len(choices.sums))
     for mesh, devices in enumerate(choices.size):
@@ -273,7 +273,7 @@ def stages_by_largest(
         microbatches: M, the number of micro-batches of a step.
         best: Seconds of a known step. No limit is above a micro-batch's share of it.
     """
-    smallest = least_largest(choices)
+    smallest = bound_slowest_stage(choices)
     seconds = np.mod(choices.sums[:, partition.SECONDS, -1], BARRED)
     unsplit = float(seconds.max() + choices.sums[:, partition.AGAIN, -1].max())
     if np.isfinite(best):
@@ -302,7 +302,7 @@ def cut_for_least_step(choices: MeshChoices, microbatches: int) -> Iterator[Long
         microbatches: M, the number of micro-batches of a step.
     """
     best = np.inf
-    smallest = least_largest(choices)
+    smallest = bound_slowest_stage(choices)
     for stages in stages_by_largest(choices, microbatches):
         seconds = choices.stage_seconds(microbatches, stages)
         best = min(best, seconds.sum() + (microbatches - 1) * seconds.max())

@@ -34,8 +34,8 @@ from gnnplace.costs import (
     ReplicatedParameters,
     Seconds,
     StateTerms,
-    beyond,
-    exposed_seconds,
+    compute_exposed_seconds,
+    compute_uncovered_seconds,
 )
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search.stage import (
@@ -70,7 +70,7 @@ LATE_VALUES = 16.0
 """Bytes a token and width that the last layer's backward pass has beside gradients (FSDP)."""
 
 
-def pricer_of(chain: Chain, fabric: MeshFabric, size: int) -> Pricer:
+def make_pricer(chain: Chain, fabric: MeshFabric, size: int) -> Pricer:
     """Return the pricer of a chain's stages, by the terms that the chain was made for.
 
     Args:
@@ -227,7 +227,7 @@ class FrameworkPricer(Pricer):
         ) * is_recomputed
         passes = self._passes(setting, recomputed[run])
 
-        forward, backward = self.floored(
+        forward, backward = self.apply_floor(
             passes.forward, passes.backward, self._host(setting)
         )
         forward = float(forward)
@@ -239,7 +239,9 @@ class FrameworkPricer(Pricer):
         if zero >= SHARDED:
             summed = framework.sums_once(setting.parameters, setting.group)
             hidden = min(summed, window * float(backward))
-            reduction = exposed_seconds(summed, hidden, constants["overlap_replicas"])
+            reduction = compute_exposed_seconds(
+                summed, hidden, constants["overlap_replicas"]
+            )
         else:
             weights += framework.accumulation(setting.parameters.count)
             exchanges = framework.replica_exchanges(
@@ -253,7 +255,7 @@ class FrameworkPricer(Pricer):
         # What lies on the host takes no memory of the GPU but seconds of copies.
         bytes_in_all = self._bytes(setting)
         cost = StageCost(
-            **vars(self._beside_host(bytes_in_all)),
+            **vars(self._count_device_bytes(bytes_in_all)),
             forward=forward,
             backward=backward - weights,
             weights=weights,
@@ -282,13 +284,13 @@ class FrameworkPricer(Pricer):
             sums = self.sums(stage.mesh, choice=stage.choice)
         if sums is None:
             return None
-        return self._beside_host(self._bytes(self._setting(stage, sums)))
+        return self._count_device_bytes(self._bytes(self._setting(stage, sums)))
 
     def _bytes(self, setting: StageSetting) -> StageBytes:
         """Return the bytes of a stage, nothing of it on the host."""
         stage = setting.stage
         if setting.key not in self._whole_bytes:
-            self._whole_bytes[setting.key] = self._bytes_whole(setting)
+            self._whole_bytes[setting.key] = self._count_all_bytes(setting)
         unfreed = self._whole_bytes[setting.key]
         freed, recomputing = self._count_freed(stage, setting.costs)
         if stage.attention:
@@ -305,7 +307,7 @@ class FrameworkPricer(Pricer):
             >= SHARDED,
         )
 
-    def _bytes_whole(self, setting: StageSetting) -> BytesWhole:
+    def _count_all_bytes(self, setting: StageSetting) -> BytesWhole:
         """Return the bytes of a stage, but for what recomputation changes."""
         costs = setting.costs
         run = setting.run
@@ -328,7 +330,7 @@ class FrameworkPricer(Pricer):
         largest = float(costs.working[run].max(initial=0.0))
         return BytesWhole(terms, saved, inputs, (largest, passing), updating=updating)
 
-    def _beside_host(self, whole: StageBytes) -> StageBytes:
+    def _count_device_bytes(self, whole: StageBytes) -> StageBytes:
         """Return the bytes of a stage without those that lie in the host's memory.
 
         Gradients of sharded parameters leave with every micro-batch, whole ones stay to be summed.
@@ -358,7 +360,7 @@ class FrameworkPricer(Pricer):
         if sums is None or not self.framework.offloading.optimizer:
             return 0.0
         bytes_in_all = self._bytes(self._setting(stage, sums))
-        on_device = self._beside_host(bytes_in_all)
+        on_device = self._count_device_bytes(bytes_in_all)
         return bytes_in_all.terms.total - on_device.terms.total
 
     def _with_host(
@@ -383,8 +385,10 @@ class FrameworkPricer(Pricer):
         if offloading.activations:
             return replace(
                 cost,
-                forward=cost.forward + beyond(copied / host.link, cost.forward),
-                backward=cost.backward + beyond(copied / host.link, backward),
+                forward=cost.forward
+                + compute_uncovered_seconds(copied / host.link, cost.forward),
+                backward=cost.backward
+                + compute_uncovered_seconds(copied / host.link, backward),
             )
         sharded = (
             parameters.dense / group.shards + parameters.experts / group.expert_shards
@@ -399,22 +403,32 @@ class FrameworkPricer(Pricer):
         update = element_bytes * sharded / host.memory
         # Parameters that stay gathered for the whole step pass once, as the optimizer's results do.
         if offloading.parameters and cost.is_sharded:
-            late = cost.backward + beyond(max(sent, returned), backward)
+            late = cost.backward + compute_uncovered_seconds(
+                max(sent, returned), backward
+            )
             if framework.accumulates:
                 # FSDP waits for the copy of a gradient that is added to another, and for the sum.
                 added = ADDED_PASSES * state.gradient * sharded / host.memory
-                late = cost.backward + beyond(returned, backward) + sent + added
+                late = (
+                    cost.backward
+                    + compute_uncovered_seconds(returned, backward)
+                    + sent
+                    + added
+                )
             return replace(
                 cost,
-                forward=cost.forward + beyond(returned, cost.forward),
+                forward=cost.forward
+                + compute_uncovered_seconds(returned, cost.forward),
                 backward=late,
                 update=update,
             )
         # Gradients are scattered, and leave the GPU, with every micro-batch.
         if cost.is_sharded:
-            late = cost.backward + beyond(sent, backward)
+            late = cost.backward + compute_uncovered_seconds(sent, backward)
             return replace(cost, backward=late, update=update + returned)
-        return replace(cost, update=beyond(sent, backward) + update + returned)
+        return replace(
+            cost, update=compute_uncovered_seconds(sent, backward) + update + returned
+        )
 
     def zero_as_run(self, zero: int, *, is_whole: bool) -> int:
         """Return the ZeRO stage whose exchanges and state a stage has.
@@ -452,7 +466,7 @@ class FrameworkPricer(Pricer):
         if framework.kinds:
             kinds = self.fabric.kinds(mesh)
             slowest = max(
-                kinds, key=lambda kind: framework.on_kind(kind).kernels.stream(1.0)
+                kinds, key=lambda kind: framework.select_kind(kind).kernels.stream(1.0)
             )
             framework = framework.with_kernels_of(slowest)
         elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
@@ -674,11 +688,11 @@ class FrameworkPricer(Pricer):
     def _host(self, setting: StageSetting) -> float:
         """Return the seconds that the host takes to launch both passes of a micro-batch."""
         launches = float(setting.costs.host[setting.run].sum())
-        return launches + self.host_beside(
+        return launches + self.get_other_host_seconds(
             setting.degrees.tp, is_whole=setting.is_whole
         )
 
-    def host_beside(self, tp: int, *, is_whole: bool) -> float:
+    def get_other_host_seconds(self, tp: int, *, is_whole: bool) -> float:
         """Return the seconds that the host takes for a micro-batch beside launching kernels.
 
         Args:
@@ -694,7 +708,7 @@ class FrameworkPricer(Pricer):
             seconds += framework.checks["check"] * tp
         return seconds
 
-    def floored(
+    def apply_floor(
         self, forward: Seconds, backward: Seconds, host: Seconds
     ) -> tuple[Seconds, Seconds]:
         """Return the seconds of both passes, which last as long as the host's launches at least.
@@ -773,7 +787,7 @@ class FrameworkPricer(Pricer):
 
     # The search: numbers of single segments.
 
-    def of_segments(
+    def share_by_segment(
         self,
         zero: int,
         costs: SegmentCosts,
@@ -803,7 +817,7 @@ class FrameworkPricer(Pricer):
         accumulation = framework.accumulation(1.0) * parameters
         backward = float((costs.backward + costs.weights).sum())
         if least:
-            end = end + framework.least_reduction(zero, replicated, group) * part
+            end = end + framework.bound_reduction(zero, replicated, group) * part
         else:
             forward = float(costs.forward.sum())
             window = framework.constants["hides_reduce"]
@@ -963,7 +977,7 @@ class FrameworkPricer(Pricer):
             sent /= degrees.tp
         return framework.network.message(sent, across) + constants["message_latency"]
 
-    def tied_reduction(
+    def price_tied_reduction(
         self, tied: Tied, meshes: Sequence[Mesh], shards: int, num_devices: int
     ) -> float:
         """Return the seconds to add up a tied parameter's gradients; see `Pricer`."""

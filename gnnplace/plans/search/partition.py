@@ -61,7 +61,7 @@ def largest_at_work(working: FloatArray) -> FloatArray:
 
 
 @numba.njit(cache=True)
-def _at_work(sums: FloatArray, first: int, last: int) -> float:
+def _find_bytes_at_work(sums: FloatArray, first: int, last: int) -> float:
     """Return the largest bytes at work of segments [first, last), of two runs that overlap."""
     level = 0
     while 2 << level <= last - first:
@@ -86,7 +86,7 @@ def stage_seconds(
     seconds = sums[SECONDS, last] - sums[SECONDS, first]
     kept_bytes = sums[KEPT, last] - sums[KEPT, first]
     state = sums[STATE, last] - sums[STATE, first]
-    lack = state + _at_work(sums, first, last) + flying * kept_bytes - memory
+    lack = state + _find_bytes_at_work(sums, first, last) + flying * kept_bytes - memory
     if lack <= 0.0:
         return seconds
     lack /= max(flying, 1)
@@ -119,7 +119,7 @@ def cut_even_stages(
     low = sums[SECONDS, count] / stages
     high = total * (1 + least)
     shortest = np.inf
-    if not _filled(sums, memory, flying, high, cuts):
+    if not _fill_cuts(sums, memory, flying, high, cuts):
         return np.inf, best
     while True:
         best[:] = cuts
@@ -134,7 +134,7 @@ def cut_even_stages(
         high = min(high, shortest)
         while high - low > least * high:
             middle = 0.5 * (low + high)
-            if _filled(sums, memory, flying, middle, cuts):
+            if _fill_cuts(sums, memory, flying, middle, cuts):
                 break
             low = middle
         else:
@@ -142,7 +142,7 @@ def cut_even_stages(
 
 
 @numba.njit(cache=True)
-def _filled(
+def _fill_cuts(
     sums: FloatArray, memory: float, flying: LongArray, most: float, cuts: LongArray
 ) -> bool:
     """Fill `cuts` from the end, each stage as long as fits in memory and in `most` seconds.

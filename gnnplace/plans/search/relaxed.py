@@ -68,12 +68,14 @@ class Relaxed(NamedTuple):
     memory: FloatArray
 
 
-def stacked(tables: Sequence[Relaxed]) -> Relaxed:
+def stack_tables(tables: Sequence[Relaxed]) -> Relaxed:
     """Return the sums of several kinds of meshes as one table, in their order."""
     return Relaxed(*(np.stack(field) for field in zip(*tables, strict=True)))
 
 
-def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed | None:
+def relax_meshes(
+    pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind
+) -> Relaxed | None:
     """Return the least sums over meshes of one kind, without the first axis of `Relaxed`.
 
     Args:
@@ -85,7 +87,9 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
         The sums; None if the model cannot be cut so.
     """
     tables = [
-        rows for mesh in meshes if (rows := rows_of(pricer, mesh, shape)) is not None
+        rows
+        for mesh in meshes
+        if (rows := make_mesh_rows(pricer, mesh, shape)) is not None
     ]
     if not tables:
         return None
@@ -106,7 +110,7 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
-def rows_of(
+def make_mesh_rows(
     pricer: Pricer, mesh: Mesh, shape: MeshKind
 ) -> tuple[FloatArray, FloatArray] | None:
     """Return every segment's numbers on one mesh, and its bytes at work.
@@ -124,7 +128,7 @@ def rows_of(
         repeated = list(tied.segments[1:])
         parameters[repeated] -= elements[repeated]
     parameters = np.maximum(parameters, 0.0)
-    rates = pricer.of_segments(
+    rates = pricer.share_by_segment(
         shape.zero, costs, parameters, mesh, shape.choice, least=True
     )
     both = costs.forward + costs.backward + rates.forward + rates.backward
@@ -135,7 +139,7 @@ def rows_of(
         costs.saved,
         rates.state,
         rates.end,
-        np.maximum(pricer.most_freed(costs), costs.scores),
+        np.maximum(pricer.find_most_freed(costs), costs.scores),
         rates.recomputed,
         costs.scores,
         costs.attention,

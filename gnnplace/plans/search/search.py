@@ -34,7 +34,7 @@ from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, time_listed
 from gnnplace.plans.search.bound import bound_steps
-from gnnplace.plans.search.draft import Draft, Priced, fitted, realized
+from gnnplace.plans.search.draft import Draft, Priced, fit_draft, realize_draft
 from gnnplace.plans.search.drafts import (
     Timed,
     draft_baselines,
@@ -43,7 +43,7 @@ from gnnplace.plans.search.drafts import (
     fastest,
     has_like_replicas,
 )
-from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.search.framework_pricing import make_pricer
 from gnnplace.plans.search.space import Space, micro_batch_sizes, price_space
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import Chain
@@ -127,7 +127,7 @@ def search(
     for size in sorted({*searched, *every}, reverse=True):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
-        space = price_space(pricer_of(chain, fabric, size), chain.batch // size)
+        space = price_space(make_pricer(chain, fabric, size), chain.batch // size)
         if size in searched:
             drafts += draft_size(space, runnable=options.runnable)
         for name, named_drafts in draft_baselines(space).items():
@@ -143,7 +143,7 @@ def search(
         for name, named_drafts in drafts_by_name.items()
     }
     timed[GIVEN] = list(seeds)
-    best, baselines = shortlisted(
+    best, baselines = make_shortlist(
         chain, fabric, drafts, timed, started + options.budget
     )
     baselines.pop(GIVEN, None)
@@ -179,7 +179,7 @@ def _fastest_sizes(chain: Chain, fabric: MeshFabric, sizes: Sequence[int]) -> li
     """
     ranked: list[tuple[float, int]] = []
     for size in sizes:
-        pricer = pricer_of(chain, fabric, size)
+        pricer = make_pricer(chain, fabric, size)
         space = price_space(pricer, chain.batch // size, has_shards=False)
         seconds = min((draft[0] for draft in draft_evenly(space)), default=np.inf)
         ranked.append((seconds, size))
@@ -228,13 +228,15 @@ class Shortlist:
 
     def pricer(self, size: int) -> Pricer:
         """Return the pricer for micro-batches of a size."""
-        return self._pricers.setdefault(size, pricer_of(self.chain, self.fabric, size))
+        return self._pricers.setdefault(
+            size, make_pricer(self.chain, self.fabric, size)
+        )
 
     def add(self, draft: Draft) -> Priced | None:
         """Fit a draft to memory and time it; return None if it does not fit or may not be."""
         if not obeys(draft, self.chain):
             return None
-        priced = fitted(self.pricer(draft.size), draft)
+        priced = fit_draft(self.pricer(draft.size), draft)
         if priced is None:
             return None
         return self.keep(priced)
@@ -245,7 +247,7 @@ class Shortlist:
         for draft in drafts:
             if not obeys(draft, self.chain):
                 continue
-            fitting = fitted(self.pricer(draft.size), draft, zero=False)
+            fitting = fit_draft(self.pricer(draft.size), draft, zero=False)
             if fitting is None:
                 priced = None
             else:
@@ -260,7 +262,7 @@ class Shortlist:
         """Time a draft as it is and keep it if it fits; return None if it does not or may not."""
         if draft not in self._seen:
             self._seen.add(draft)
-            priced = realized(self.pricer(draft.size), draft)
+            priced = realize_draft(self.pricer(draft.size), draft)
             fits = priced is not None and priced.lacking[1] <= 0
             if priced is not None and fits and obeys(draft, self.chain):
                 self.priced[draft] = priced
@@ -279,7 +281,7 @@ def obeys(draft: Draft, chain: Chain) -> bool:
     )
 
 
-def shortlisted(
+def make_shortlist(
     chain: Chain,
     fabric: MeshFabric,
     drafts: Sequence[Timed],
@@ -319,7 +321,7 @@ def shortlisted(
 
 def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:
     """Do, a step at a time, what is done as long as there is time: other orders, further drafts."""
-    orders = improved(made.pipelines(ORDERED), made.pricer, made.keep)
+    orders = improve_orders(made.pipelines(ORDERED), made.pricer, made.keep)
     for _, next_one in itertools.zip_longest(orders, queue):
         if next_one is not None:
             made.add(next_one)
@@ -363,7 +365,7 @@ def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
     return replace(draft, schedule=schedule, stages=tuple(stages))
 
 
-def improved(
+def improve_orders(
     plans: Sequence[Priced], pricer_of: Callable[[int], Pricer], keep: Keep
 ) -> Iterator[None]:
     """Search better orders for plans, yielding after a few changes of each.
@@ -396,7 +398,7 @@ def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
         if draft is None:
             fitting = None
         else:
-            fitting = fitted(pricer, draft)
+            fitting = fit_draft(pricer, draft)
         if fitting is None:
             start = None
         else:
@@ -408,7 +410,7 @@ def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
     best = min(starts, key=attrgetter("step_time"))
     rng = np.random.default_rng(0)
     for _ in range(CHANGES // TOGETHER):
-        best = _changed(best, rng, keep)
+        best = _change_rules(best, rng, keep)
         yield
 
 
@@ -437,7 +439,7 @@ def _deeper(draft: Draft, more: int) -> Draft | None:
     )
 
 
-def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
+def _change_rules(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
     """Return a plan after `TOGETHER` changes of its rules; a change that slows it is undone."""
     draft = best.draft
     if draft.rules is None:

@@ -42,7 +42,7 @@ ZEROS = (1, 2, 3)
 SERVERS = 8  # that experts may lie on
 PRICES = (0.0, 2.0**-3, 2.0**3)  # of a byte, beside all seconds over all bytes
 FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are for
-MEGATRON = SplitChoice(WEIGHTS, border="tokens", once=1.0 / MANY)
+MEGATRON = SplitChoice(WEIGHTS, border="tokens", step_share=1.0 / MANY)
 # Seconds of a segment on a device that is excluded; keeps the digits of the others.
 BARRED = 2.0**20
 
@@ -143,12 +143,14 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     if mesh_sums is None:
         return None
     costs = mesh_sums.costs
-    freed = pricer.most_freed(costs)
+    freed = pricer.find_most_freed(costs)
     sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
     sums[partition.SECONDS] = mesh_sums.forward + mesh_sums.backward + mesh_sums.weights
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = mesh_sums.saved
-    rates = pricer.of_segments(shape.zero, costs, costs.parameters, mesh, shape.choice)
+    rates = pricer.share_by_segment(
+        shape.zero, costs, costs.parameters, mesh, shape.choice
+    )
     recomputed = np.where(freed > 0, rates.recomputed, 0.0)
     sums[partition.AGAIN, 1:] = np.cumsum(recomputed)
     sums[partition.SECONDS, 1:] += np.cumsum(
@@ -282,16 +284,16 @@ def _choices(
     for choice in candidates:
         yield 1, choice
     if experts and experts % shards == examples % shards == 0:
-        yield 1, SplitChoice(EXAMPLES, "", "examples", once=imbalance)
+        yield 1, SplitChoice(EXAMPLES, "", "examples", step_share=imbalance)
     for outer in (2**k for k in range(1, shards.bit_length() - 1)):
         if shards // outer > server:
             continue
         if shards <= server:
-            yield outer, SplitChoice(WEIGHTS, CONTEXT, "tokens", once=imbalance)
+            yield outer, SplitChoice(WEIGHTS, CONTEXT, "tokens", step_share=imbalance)
         if experts and experts % outer == examples % outer == 0:
             yield (
                 outer,
-                SplitChoice(WEIGHTS, EXAMPLES, "examples,tokens", once=imbalance),
+                SplitChoice(WEIGHTS, EXAMPLES, "examples,tokens", step_share=imbalance),
             )
 
 
@@ -309,9 +311,9 @@ def _list_priced_choices(
     if shards <= server:
         yield replace(MEGATRON, border="tokens")
         yield replace(MEGATRON, border="whole")
-        yield SplitChoice(CONTEXT, "", "tokens", once=imbalance)
+        yield SplitChoice(CONTEXT, "", "tokens", step_share=imbalance)
     if experts and experts % shards == 0:
-        yield SplitChoice(EXPERTS, "", "tokens", once=imbalance)
+        yield SplitChoice(EXPERTS, "", "tokens", step_share=imbalance)
 
 
 def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gnnplace.plans.search.draft import Draft, list_meshes, realized
+from gnnplace.plans.search.draft import Draft, list_meshes, realize_draft
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import SplitChoice
 
@@ -46,8 +46,8 @@ def with_splits(
             chunks = [c for c, r in enumerate(ranks) if r == rank]
             if mesh.shards == 1:
                 continue
-            plain = replace(choice, once=1.0 / draft.microbatches)
-            fitting = _fitted(
+            plain = replace(choice, step_share=1.0 / draft.microbatches)
+            fitting = _fit_rank(
                 pricer,
                 [draft.stages[c] for c in chunks],
                 [draft.limit[c] for c in chunks],
@@ -56,7 +56,7 @@ def with_splits(
             for c, stage in zip(chunks, fitting, strict=True):
                 stages[c] = stage
         made_draft = replace(draft, stages=tuple(stages))
-        priced = realized(pricer, made_draft)
+        priced = realize_draft(pricer, made_draft)
         if priced is not None:
             split_stages.append(
                 (max(priced.lacking[1], 0.0), priced.step_time, number, made_draft)
@@ -69,7 +69,7 @@ def with_splits(
     return draft
 
 
-def _fitted(
+def _fit_rank(
     pricer: Pricer, stages: Sequence[Stage], flying: Sequence[int], plain: SplitChoice
 ) -> list[Stage]:
     """Return the stages of one rank at the least price of a byte at which they fit.

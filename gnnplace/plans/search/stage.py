@@ -391,7 +391,7 @@ class Pricer:
             np.array(parameters), np.minimum(summed, parameters), stage.mesh
         )
         exchanged = [
-            self.exchanged(stage.zero, float(elements), group, alike)
+            self.price_exchanges(stage.zero, float(elements), group, alike)
             for elements, group, alike in owned
         ]
         gather, scatter, reduction, _ = (sum(x) for x in zip(*exchanged, strict=True))
@@ -439,7 +439,7 @@ class Pricer:
             total += float(repeated.sum() - repeated.max(initial=0.0))
         return total
 
-    def exchanged(
+    def price_exchanges(
         self,
         zero: int,
         parameters: float,
@@ -501,7 +501,7 @@ class Pricer:
             zero: ZeRO stage.
             elements: Elements on a device of a replica.
             mesh: The devices.
-            least: See `exchanged`.
+            least: See `price_exchanges`.
 
         Returns:
             Seconds of gathering them before a pass, and bytes on a device.
@@ -510,10 +510,10 @@ class Pricer:
         if zero < 3 or mesh.replicas == 1 or not elements:
             return 0.0, width * elements
         group, alike = mesh.summing([False] * len(mesh.axes))
-        seconds = self.exchanged(3, elements, group, alike, least=least)[0]
+        seconds = self.price_exchanges(3, elements, group, alike, least=least)[0]
         return seconds, width * elements / mesh.replicas
 
-    def of_segments(
+    def share_by_segment(
         self,
         zero: int,
         costs: SegmentCosts,
@@ -531,14 +531,14 @@ class Pricer:
             parameters: Elements on a device, those of a tied parameter once. [segments]
             mesh: The devices.
             choice: How the split over the shards is chosen.
-            least: See `exchanged`.
+            least: See `price_exchanges`.
         """
         rates = np.zeros((4, len(parameters)))
         for elements, group, alike in group_by_owner(
             parameters, np.minimum(costs.summed, parameters), mesh
         ):
             every = max(float(elements.sum()), 1.0)
-            seconds = self.exchanged(zero, every, group, alike, least=least)
+            seconds = self.price_exchanges(zero, every, group, alike, least=least)
             rates += np.multiply.outer(np.array(seconds) / every, elements)
             part = elements / np.maximum(costs.parameters, 1e-30)
             rates[2] += costs.update * part / (len(group) if zero else 1)
@@ -553,7 +553,7 @@ class Pricer:
             gather, gather, scatter, end, state, recomputed, costs.working
         )
 
-    def most_freed(self, costs: SegmentCosts) -> FloatArray:
+    def find_most_freed(self, costs: SegmentCosts) -> FloatArray:
         """Return the bytes that recomputing each segment and its neighbours frees. [segments]"""
         layers = self.chain.layers
         begins = (layers[1:] != layers[:-1]) | (layers[1:] < 0)
@@ -602,7 +602,7 @@ class Pricer:
             sums is not None and bool(sums.summed.any())
         )
         for zero in zeros if several else (0,):
-            for rank_stages in self._recomputed(
+            for rank_stages in self._iterate_recomputed(
                 [replace(s, zero=zero) for s in stages], flying, limit
             ):
                 costs = [
@@ -692,7 +692,7 @@ class Pricer:
             return self.fabric.sends(sent, pairs[::-1])
         return 0.0
 
-    def tied_reduction(
+    def price_tied_reduction(
         self, tied: Tied, meshes: Sequence[Mesh], shards: int, num_devices: int
     ) -> float:
         """Return the seconds to add up the gradients of a parameter that several ranks have.
@@ -723,13 +723,13 @@ class Pricer:
         """Return the seconds of a step beside its passes, exchanges and updates."""
         return 0.0
 
-    def _recomputed(
+    def _iterate_recomputed(
         self, stages: Sequence[Stage], flying: Sequence[int], limit: float
     ) -> Iterator[tuple[Stage, ...]]:
         """Yield stages with the least of each kind of recomputation that fits, if any is needed.
 
         Kinds are whole segments, with one input kept a layer or one a segment, and attention alone.
-        Arguments are those of `fitted`.
+        Arguments are those of `fit_draft`.
         """
         plain = tuple(stages)
         if self.held(plain, flying) <= limit:
@@ -756,7 +756,7 @@ class Pricer:
     ) -> tuple[Stage, ...] | None:
         """Return stages that recompute the fewest segments with which they fit; None if none fit.
 
-        Segments are taken in the order of `worth`; arguments are those of `fitted`.
+        Segments are taken in the order of `worth`; arguments are those of `fit_draft`.
         """
         order = self.worth(stages, flying)
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs import Framework, Kernels, Shape
-from gnnplace.plans.plan import layer_of
+from gnnplace.plans.plan import find_layer
 from gnnplace.plans.segments.blocks import (
     ACTIVATION,
     ATTENTION,
@@ -52,9 +52,9 @@ from gnnplace.plans.segments.recording import PaperShare, Recorded
 from gnnplace.sharding import (
     Configuration,
     LayerGraph,
+    count_layout_parts,
     count_parts,
-    made_layout,
-    parts_in,
+    get_result_layout,
     read_layout,
 )
 from gnnplace.tracing import PARAMETER, local_shape
@@ -208,7 +208,7 @@ class BlockCosts(ModelCosts):
         return any(
             block.is_recognised
             and block.kind in (PRODUCT, ATTENTION, MULTIHEAD)
-            and layer_of(block.module)
+            and find_layer(block.module)
             for block in self.blocks
         )
 
@@ -258,7 +258,7 @@ class BlockCosts(ModelCosts):
         costs.parts = self.parts
         return costs
 
-    def _framework_on(self, kind: str) -> Framework:
+    def _get_framework(self, kind: str) -> Framework:
         """Return the framework with the kernels of a kind of device."""
         if kind not in self._on_kind:
             self._on_kind[kind] = self.framework.with_kernels_of(kind)
@@ -285,7 +285,7 @@ class BlockCosts(ModelCosts):
             block, counts = self.blocks[index], count_parts(split, grid[0])
             examples = self.batch // grid[1]
             if block.kind == PRODUCT:
-                framework = self._framework_on(kind)
+                framework = self._get_framework(kind)
                 seconds = self._product_part(block, call, framework, counts, examples)
             elif block.kind in (EXPERTS, MULTIHEAD):
                 share = self._share(index, kind, examples, BlockSeconds(*seconds))
@@ -358,7 +358,7 @@ class BlockCosts(ModelCosts):
             unsplit = super().part(call, (None,), kind, grid)
             captured = BlockSeconds(*(time.kernels for time in unsplit.times))
             share = self._share(index, kind, examples, captured)
-            gaps = self._gaps(block, self._framework_on(kind))
+            gaps = self._gaps(block, self._get_framework(kind))
             work = self.block_seconds(block, kind, examples).plus(gaps, -1.0)
             self._streamed[key] = work, gaps, share
         work, gaps, share = self._streamed[key]
@@ -415,7 +415,7 @@ class BlockCosts(ModelCosts):
             kind: The kind of device.
             examples: Examples of a micro-batch.
         """
-        framework, scale = self._framework_on(kind), examples / self.batch
+        framework, scale = self._get_framework(kind), examples / self.batch
         if block.kind == PRODUCT:
             return self._product_seconds(block, framework.kernels, scale)
         if block.kind == ATTENTION:
@@ -426,7 +426,7 @@ class BlockCosts(ModelCosts):
             return self._expert_seconds(block, framework, scale)
         if block.kind == LOSS:
             logits = self._elements(self.layers.calls.calls[block.calls[0]].reads[0])
-            return _streamed(
+            return _compute_streaming_seconds(
                 framework,
                 framework.constants["logit_forward"] * logits * scale,
                 framework.constants["logit_backward"] * logits * scale,
@@ -446,7 +446,9 @@ class BlockCosts(ModelCosts):
         flops = scale * sum(self.layers.rules[k].flops for k in block.calls)
         rows, columns, inner = LARGE
         rate = 2.0 * rows * columns * inner / framework.kernels.products([LARGE])
-        streamed = _streamed(framework, passed, FUSED_BACKWARD * passed)
+        streamed = _compute_streaming_seconds(
+            framework, passed, FUSED_BACKWARD * passed
+        )
         backward = max(streamed.gradients, 2.0 * flops / rate)
         return BlockSeconds(max(streamed.forward, flops / rate), backward, backward)
 
@@ -535,16 +537,30 @@ class BlockCosts(ModelCosts):
         return joined.times(BlockSeconds(part, part, part))
 
     def _attention_sizes(self, block: Block) -> tuple[float, int, int, float]:
-        """Return heads times tokens, tokens of the keys, and widths of a head's keys and values."""
-        calls, values = self.layers.calls.calls, self.layers.calls.values
-        first, last = calls[block.calls[0]], calls[block.calls[-1]]
-        width = values[first.reads[0]].shape[-1]
-        rows = self._elements(first.reads[0]) / width
+        """Return the sizes of an attention block.
+
+        The block is one call of fused attention, or the calls from the product of queries and keys
+        to the product of weights and values.
+
+        Returns:
+            Rows of queries (examples x heads x tokens), tokens of the keys, and the widths of a
+            head's keys and of its values.
+        """
+        calls = self.layers.calls.calls
+        values = self.layers.calls.values
+        first = calls[block.calls[0]]
+        last = calls[block.calls[-1]]
+        queries = first.reads[0]
+        key_width = values[queries].shape[-1]
+        rows = self._elements(queries) / key_width
         if len(block.calls) == 1:
-            length = values[first.reads[1]].shape[-2]
+            keys = first.reads[1]
+            key_tokens = values[keys].shape[-2]
         else:
-            length = round(self._elements(first.results[0]) / rows)
-        return rows, length, width, self._elements(last.results[0]) / rows
+            # The first call's result has a score for each row and each key.
+            key_tokens = round(self._elements(first.results[0]) / rows)
+        value_width = self._elements(last.results[0]) / rows
+        return rows, key_tokens, key_width, value_width
 
     def _attention_seconds(
         self, block: Block, framework: Framework, scale: float
@@ -638,7 +654,7 @@ class BlockCosts(ModelCosts):
             passed, returned = self._piece_bytes(piece.kind, framework)
             forward += passed * self._elements(piece.value) * scale
             backward += returned * self._elements(piece.value) * scale
-        work = _streamed(framework, forward, backward)
+        work = _compute_streaming_seconds(framework, forward, backward)
         return work.plus(self._gaps(block, framework))
 
     def _piece_bytes(self, kind: str, framework: Framework) -> tuple[float, float]:
@@ -690,7 +706,7 @@ class BlockCosts(ModelCosts):
             examples: Examples of a micro-batch on each replica.
             costs: The costs without them.
         """
-        framework, scale = self._framework_on(kind), examples / self.batch
+        framework, scale = self._get_framework(kind), examples / self.batch
         constants, layers = framework.constants, self._segment_layers
         count = len(self.cuts.runs)
         host, late, widest, loss, largest = np.zeros((5, count))
@@ -741,7 +757,7 @@ class BlockCosts(ModelCosts):
     def _segment_layers(self) -> FloatArray:
         """Return a number for every segment's layer, negative outside of layers. [segments]"""
         names = [
-            next((layer_of(m) for m in segment.modules if layer_of(m)), "")
+            next((find_layer(m) for m in segment.modules if find_layer(m)), "")
             for segment in self.cuts.segments
         ]
         order = {name: k for k, name in enumerate(dict.fromkeys(names))}
@@ -818,7 +834,7 @@ class BlockCosts(ModelCosts):
         split, (forward, backward, attention, gathered) = super()._split(
             number, kind, grid, choice
         )
-        framework = self._framework_on(kind)
+        framework = self._get_framework(kind)
         hides = choice.border != WHOLE and framework.constants["hides_backward"] > 0
         if backward > 0 and hides:
             products = sum(
@@ -842,7 +858,7 @@ class BlockCosts(ModelCosts):
             if self.is_as_captured(block):
                 continue
             saved.update((k, CallKept()) for k in block.calls if k not in saved)
-            tensors, inner = self._block_kept(block, 1.0)
+            tensors, inner = self._find_block_saved(block, 1.0)
             for tensor in tensors:
                 place = self._find_keeping_call(block, tensor)
                 if place is None:
@@ -865,23 +881,23 @@ class BlockCosts(ModelCosts):
                         return k, value
         return None
 
-    def kept_values(
+    def iterate_saved_values(
         self, index: int, chosen: Configuration, found: Recorded, grid: Grid
     ) -> Iterator[tuple[int, float]]:
         """Yield what a call keeps: in half precision where its block is a framework's."""
         by_block = self._kept_by_call.get(index)
         if by_block is None or self._is_call_as_captured(index):
-            yield from super().kept_values(index, chosen, found, grid)
+            yield from super().iterate_saved_values(index, chosen, found, grid)
         if by_block is None:
             return
         call, rule = self.layers.calls.calls[index], self.layers.rules[index]
         results = zip(call.results, rule.results, strict=True)
         reads = zip(call.reads, rule.reads, strict=True)
-        layouts = {value: made_layout(axes, chosen) for value, axes in results}
+        layouts = {value: get_result_layout(axes, chosen) for value, axes in results}
         layouts |= {value: read_layout(axes, chosen) for value, axes in reads}
         for value in by_block.tensors:
             size = HALF_BYTES * self._elements(value) / grid[1]
-            yield value, size / parts_in(layouts[value], grid[0])
+            yield value, size / count_layout_parts(layouts[value], grid[0])
 
     def roots(self, calls: Sequence[int]) -> dict[int, int]:
         """Return the tensor that each result of some calls is but for its shape and type."""
@@ -903,7 +919,7 @@ class BlockCosts(ModelCosts):
         inner = self._kept_by_call[call].inner / grid[1] / shards
         return replace(recorded, inner=inner)
 
-    def _block_kept(self, block: Block, scale: float) -> tuple[list[int], float]:
+    def _find_block_saved(self, block: Block, scale: float) -> tuple[list[int], float]:
         """Return the tensors that a block keeps for its backward pass, and other bytes.
 
         Args:
@@ -990,7 +1006,7 @@ class BlockCosts(ModelCosts):
         return self.block_seconds(block, kind, examples).total
 
 
-def in_half_precision(layers: LayerGraph) -> LayerGraph:
+def with_half_precision(layers: LayerGraph) -> LayerGraph:
     """Return a model whose floating-point values have two bytes for what is moved and kept.
 
     Captured under autocast some are wider; a framework casts all that modules pass to each other.
@@ -1003,7 +1019,9 @@ def in_half_precision(layers: LayerGraph) -> LayerGraph:
     return replace(layers, operations=operations)
 
 
-def _streamed(framework: Framework, passed: float, returned: float) -> BlockSeconds:
+def _compute_streaming_seconds(
+    framework: Framework, passed: float, returned: float
+) -> BlockSeconds:
     """Return the seconds in which a block passes bytes forward and backward."""
     late = framework.kernels.stream(returned)
     return BlockSeconds(framework.kernels.stream(passed), late, late)

@@ -21,7 +21,7 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.costs import Framework
-from gnnplace.plans.plan import layer_of
+from gnnplace.plans.plan import find_layer
 
 if TYPE_CHECKING:
     from gnnplace.plans.segments.block_costs import Recognition
@@ -54,7 +54,7 @@ def layer_starts(segments: Sequence[Segment]) -> dict[str, int]:
     starts: dict[str, int] = {}
     for k, segment in enumerate(segments):
         for module in segment.modules:
-            if layer := layer_of(module):
+            if layer := find_layer(module):
                 starts.setdefault(layer, k)
     return starts
 
@@ -65,7 +65,7 @@ def layer_numbers(segments: Sequence[Segment]) -> IntArray:
     A segment that is in no layer has a negative number of its own.
     """
     starts = sorted(layer_starts(segments).values())
-    inside = [any(layer_of(module) for module in s.modules) for s in segments]
+    inside = [any(find_layer(module) for module in s.modules) for s in segments]
     return np.array(
         [
             bisect_right(starts, k) - 1 if is_inside else -1 - k
@@ -160,7 +160,8 @@ class SplitChoice:
             word each, such as "examples,tokens", or one for both.
         state: Seconds a micro-batch that a byte of state is worth.
         saved: Seconds that a byte kept of one micro-batch is worth.
-        once: Part of what comes once a step that a micro-batch bears.
+        step_share: Part of the seconds that come once a step which is charged to one micro-batch,
+            such as 1 / micro-batches.
         zero: ZeRO stage that bytes of state are counted with.
         replicas: Replicas over which this ZeRO shards.
         regather: Whether shards keep only their part of what they gather, and gather it again
@@ -179,7 +180,7 @@ class SplitChoice:
     border: str = "whole"
     state: float = 0.0
     saved: float = 0.0
-    once: float = 0.0
+    step_share: float = 0.0
     zero: int = 0
     replicas: int = 1
     regather: bool = False
@@ -189,8 +190,8 @@ class SplitChoice:
     labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None = None
 
     @cached_property
-    def told(self) -> dict[str, tuple[str | None, ...]]:
-        """Return the labels that are given, by call."""
+    def labels_by_call(self) -> dict[str, tuple[str | None, ...]]:
+        """Return the given labels of every call, by its name; empty if none are given."""
         return dict(self.labels or ())
 
 
@@ -355,9 +356,9 @@ class SegmentCosts:
 
     def __post_init__(self) -> None:
         for name in SHARED_COLUMNS:
-            given = np.asarray(getattr(self, name))
-            wide = np.broadcast_to(given, (*given.shape[:-1], *self.forward.shape))
-            object.__setattr__(self, name, wide)
+            column = np.asarray(getattr(self, name))
+            shape = (*column.shape[:-1], *self.forward.shape)
+            object.__setattr__(self, name, np.broadcast_to(column, shape))
 
 
 class CostSource(Protocol):

@@ -39,7 +39,7 @@ from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.counts import find_counts
-from gnnplace.plans.segments.cuts import Cuts, cuts_of
+from gnnplace.plans.segments.cuts import Cuts, find_cuts
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recognition import read_configured_sizes, recognise_sizes
 from gnnplace.plans.segments.recording import run_in_precision
@@ -50,7 +50,7 @@ from gnnplace.plans.segments.sized import (
     with_sizes,
 )
 from gnnplace.problem import Cluster, find_kind
-from gnnplace.sharding import LayerGraph, record_calls, split_graph
+from gnnplace.sharding import LayerGraph, split_graph
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
     ADDED,
@@ -63,10 +63,11 @@ from gnnplace.tracing import (
     LayerCall,
     StepModule,
     check_cut,
-    cut,
+    cut_workload,
     default_loss,
+    find_rules,
     make_workload,
-    rules_of,
+    record_calls,
 )
 from gnnplace.zoo import Workload
 
@@ -99,7 +100,7 @@ def capture_chain(job: TrainingJob, cluster: Cluster) -> Chain:
 
     Arguments and errors are those of `capture_layer_chain`.
     """
-    chain, workload = _captured(job, cluster)
+    chain, workload = _capture(job, cluster)
     if chain.precision not in HALVES:
         return chain  # no framework prices it
     return with_sizes(chain, workload, cluster)
@@ -119,7 +120,7 @@ def capture_layer_chain(job: TrainingJob, cluster: Cluster) -> Chain:
         InputError: There is no such model, or its batch cannot be changed.
         CaptureError: The model cannot be captured, with the module that stops it.
     """
-    return _captured(job, cluster)[0]
+    return _capture(job, cluster)[0]
 
 
 def recognise_decoder(workload: Workload) -> DecoderSizes | str:
@@ -139,7 +140,7 @@ def recognise_decoder(workload: Workload) -> DecoderSizes | str:
     return recognise_sizes(layers, workload.model, batch, mixtures=True)
 
 
-def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
+def _capture(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     """Return a model's segments and what was captured; see `capture_layer_chain`."""
     precision = job.precision or "32-true"
     optimizer = job.optimizer or "adamw"
@@ -154,10 +155,10 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             "precision on GPUs; for any other model give module:callable of it with its adapters"
         )
     # Whether the batch may be cut is decided before the model changes its type.
-    whole = make_workload(job.model, job.inputs, job.loss, fake=True)
-    workload = with_batch(whole, job.batch)
+    example_workload = make_workload(job.model, job.inputs, job.loss, fake=True)
+    workload = with_batch(example_workload, job.batch)
     mixes, notices = _mixes(
-        job.model, whole, count_examples(workload), job.accept_other_loss
+        job.model, example_workload, count_examples(workload), job.accept_other_loss
     )
     # Capture the calls; some of them forbid the cut as well.
     layers = capture_layers(workload, precision)
@@ -173,7 +174,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     ):
         mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
     # Cut the calls into segments, which the source prices.
-    cuts = cuts_of(layers.calls, layers.rules)
+    cuts = find_cuts(layers.calls, layers.rules)
     examples = count_examples(workload)
     source = ModelCosts(
         layers, cuts, MeshFabric(cluster), examples, precision, optimizer
@@ -200,7 +201,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
         notices = (rates, *notices)
     chain = Chain(
         workload.name,
-        fingerprint(layers.calls, cuts),
+        compute_fingerprint(layers.calls, cuts),
         cuts.segments,
         _border(layers.calls, cuts, examples),
         source,
@@ -211,14 +212,14 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
         mixes=mixes,
         loss="sum" if SUMMED in notices else "mean",
         notices=notices,
-        inputs=told_inputs(workload.inputs),
+        inputs=describe_inputs(workload.inputs),
         joined=joined,
         parameters=sum(map(torch.Tensor.numel, workload.model.parameters())),
     )
     return chain, workload
 
 
-def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
+def move_chain_to_cluster(chain: Chain, cluster: Cluster) -> Chain:
     """Return a captured model for another cluster; the kernels that are known of it are kept.
 
     Raises:
@@ -281,7 +282,7 @@ def _worded(one: Input | None) -> str:
     return f"{one[0] or ''} {list(one[1])} {one[2]}".strip()
 
 
-def told_inputs(inputs: Any) -> tuple[Input, ...]:
+def describe_inputs(inputs: Any) -> tuple[Input, ...]:
     """Return the name, shape and type of every input; nothing if any is no tensor."""
     if isinstance(inputs, dict):
         named = list(inputs.items())
@@ -319,39 +320,40 @@ def make_plan_inputs(file: PlanFile) -> Any:
 
 
 def _mixes(
-    model: str | nn.Module, whole: Workload, examples: int, accept: bool
+    model: str | nn.Module, workload: Workload, examples: int, accept: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return why the batch must stay whole, empty if it need not, and notices.
+    """Return why the batch must not be cut into micro-batches, or "", and notices.
 
-    This is to be asked before the model changes its type. Where rules do not decide and a model is
-    small, its numbers do.
+    Call this before the model changes its type. If the rules cannot decide and the model is small,
+    it is run on numbers.
 
     Args:
         model: The model, or its name.
-        whole: The model with its inputs and loss.
+        workload: The model with its inputs and loss.
         examples: Examples of a step.
         accept: Whether the batch may be cut although that changes the loss.
     """
     if examples == 1:
         return "", ()
-    reason, notices = why_not(with_batch(whole, _unlike(whole)))
-    size = sum(p.numel() * p.element_size() for p in whole.model.parameters())
+    reason, notices = why_not(with_batch(workload, _choose_batch(workload)))
+    size = sum(p.numel() * p.element_size() for p in workload.model.parameters())
     undecided = UNRULED in reason or UNSAID in reason
     if undecided and isinstance(model, str) and size < SMALL:
         real = make_workload(model)
-        reason, notices = why_not(with_batch(real, _unlike(real)))
+        reason, notices = why_not(with_batch(real, _choose_batch(real)))
     if reason and accept:
         return "", (f"accepted although {reason}",)
     return reason, notices
 
 
-def _unlike(whole: Workload) -> int:
-    """Return a number of examples, `EXAMPLES` or more, with which a cut is to be proven.
+def _choose_batch(workload: Workload) -> int:
+    """Return a number of examples, `EXAMPLES` or more, with which to prove that a cut is possible.
 
-    Neither it nor its half is the first size of an input that all examples share.
+    Some inputs have no batch but are shared by all examples. Neither the number nor that of a share
+    is the first size of such an input, so that a size tells which axis is the batch.
     """
-    batch = count_examples(whole)
-    leaves = pytree.tree_leaves(whole.inputs)
+    batch = count_examples(workload)
+    leaves = pytree.tree_leaves(workload.inputs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     sizes = [int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0]
     shared = {size for size in sizes if size != batch}
@@ -379,8 +381,8 @@ def capture_layers(
     """
     model = workload.model
     if precision in TYPES:
-        retyped(model, TYPES[precision])
-    inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
+        retype_model(model, TYPES[precision])
+    inputs = pytree.tree_map(lambda x: cast_input(x, precision), workload.inputs)
     step = StepModule(model, workload.loss or default_loss, inputs)
     with run_in_precision(precision):
         recorded = record_calls(step, workload.name, proven=proven)
@@ -391,7 +393,7 @@ def capture_layers(
             "could be priced; split the model by gnnplace.shard, or place its ops (gnnplace place)"
         )
     calls = without_dropped_attention(recorded)
-    rules = rules_of(calls)
+    rules = find_rules(calls)
     layer_calls = recorded if as_run else calls
     return LayerGraph(step, layer_calls, rules, split_graph(calls, rules))
 
@@ -421,7 +423,7 @@ def without_dropped_attention(graph: CallGraph) -> CallGraph:
     )
 
 
-def retyped(model: nn.Module, dtype: torch.dtype) -> None:
+def retype_model(model: nn.Module, dtype: torch.dtype) -> None:
     """Change the type of a model's floating-point parameters and buffers; tied ones stay tied.
 
     `Module.to` cannot swap parameters that are fake and shared.
@@ -446,7 +448,7 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
                 module._buffers[name] = buffer.to(dtype)
 
 
-def as_type(leaf: object, precision: str) -> Any:
+def cast_input(leaf: object, precision: str) -> Any:
     """Return an input in the type of a precision's parameters; unchanged if that is not half."""
     if (
         precision in TYPES
@@ -483,16 +485,16 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
         return workload
     if not 1 <= batch <= BATCH:
         raise InputError(f"batch {batch}: must be from 1 to {BATCH:,}")
-    before = count_examples(workload)
+    num_examples = count_examples(workload)
 
     def resized(leaf: object) -> object:
         if (
             not isinstance(leaf, torch.Tensor)
             or leaf.dim() == 0
-            or leaf.shape[0] != before
+            or leaf.shape[0] != num_examples
         ):
             return leaf
-        times = -(-batch // before)
+        times = -(-batch // num_examples)
         return leaf.repeat(times, *[1] * (leaf.dim() - 1))[:batch]
 
     inputs = pytree.tree_map(resized, workload.inputs)
@@ -509,7 +511,7 @@ def _border(
     return np.array([*crossing, 0.0])
 
 
-def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
+def compute_fingerprint(graph: CallGraph, cuts: Cuts) -> str:
     """Return a hash of a model's structure: its calls, shapes but for the batch, and segments."""
     structure = []
     for call in graph.calls:
@@ -528,7 +530,7 @@ def why_not(workload: Workload) -> tuple[str, tuple[str, ...]]:
     """
     try:
         try:
-            with shortened(workload.model):
+            with shorten_lists(workload.model):
                 notes = _proven(workload)
         except OtherLossError:
             raise
@@ -558,7 +560,7 @@ def _proven(workload: Workload) -> tuple[str, ...]:
     loss = workload.loss or default_loss
     whole_step, part_step = (
         StepModule(workload.model, loss, w.inputs)
-        for w in (workload, cut(workload, SHARES))
+        for w in (workload, cut_workload(workload, SHARES))
     )
     cutter = Cutter(
         whole_step, part_step, SHARES, accept=False, name=workload.name, bare=True
@@ -568,7 +570,7 @@ def _proven(workload: Workload) -> tuple[str, ...]:
 
 
 @contextmanager
-def shortened(model: nn.Module) -> Iterator[None]:
+def shorten_lists(model: nn.Module) -> Iterator[None]:
     """Leave out, inside of the block, modules of each list that equal the two before them."""
     full_lists: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for module in [m for m in model.modules() if isinstance(m, nn.ModuleList)]:

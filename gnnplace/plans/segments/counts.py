@@ -149,7 +149,7 @@ def find_counts(graph: CallGraph) -> Counts | None:
     Raises:
         OtherLossError: A divisor is no count that adds up over the shares of a batch.
     """
-    known_values, varying, makers = _known(graph)
+    known_values, varying, makers = _find_known_values(graph)
     found: dict[int, Counted] = {}
     for index, call in enumerate(graph.calls):
         counted = _find_call_count(graph, call, known_values, varying)
@@ -165,7 +165,9 @@ def find_counts(graph: CallGraph) -> Counts | None:
             needed.update(graph.calls[index].reads)
             calls.append(index)
     computed = [i for i, c in found.items() if not _is_input(graph, c)]
-    return Counts(graph, tuple(reversed(calls)), counts, _is_of_means(graph, computed))
+    return Counts(
+        graph, tuple(reversed(calls)), counts, _has_mean_factors(graph, computed)
+    )
 
 
 def _is_input(graph: CallGraph, counted: Counted) -> bool:
@@ -173,7 +175,7 @@ def _is_input(graph: CallGraph, counted: Counted) -> bool:
     return counted[1:] == (None, None) and graph.values[counted[0]].source == INPUT
 
 
-def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
+def _has_mean_factors(graph: CallGraph, counted: Collection[int]) -> bool:
     """Return whether every term of the loss has one factor that is a mean over a count.
 
     The loss is then of degree one in what the calls `counted` divide by, and has no other term.
@@ -205,7 +207,7 @@ def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
     return means.issuperset(refs)
 
 
-def _known(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
+def _find_known_values(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
     """Return the values known without parameters, those of them by inputs, and their calls."""
     sources = (INPUT, CONSTANT, BUFFER)
     known_values = {i for i, v in enumerate(graph.values) if v.source in sources}
@@ -236,7 +238,7 @@ def _find_call_count(
         if graph.values[divisor.value].shape:
             return None
         try:
-            return _added(graph, divisor.value), None, None
+            return _find_added_count(graph, divisor.value), None, None
         except OtherLossError:
             if not alone:
                 raise
@@ -264,7 +266,7 @@ def _find_call_count(
     return target.value, ignored, None if weight is None else weight.value
 
 
-def _added(graph: CallGraph, divisor: int) -> int:
+def _find_added_count(graph: CallGraph, divisor: int) -> int:
     """Return the count behind a divisor, which adds up over the shares of a batch.
 
     Raises:

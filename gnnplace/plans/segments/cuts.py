@@ -58,7 +58,7 @@ class Cuts:
     shared: tuple[str, ...] = ()
 
 
-def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
+def find_cuts(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
     """Cut a model's calls into segments.
 
     Args:
@@ -76,7 +76,7 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
         if c.results and not derived.intersection(c.results)
     )
     crossing = _crossing(graph, rules, derived, aside)
-    joined = _joined(graph, aside)
+    joined = _find_joined_positions(graph, aside)
     # A buffer joins layers if a cut would be at its positions without it.
     free = _starts(graph, rules, crossing, aside, frozenset())
     shared = tuple(
@@ -93,7 +93,7 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
         tuple(crossing[start] if start else () for start in starts),
         derived,
         aside,
-        _tied(graph, runs),
+        _find_tied(graph, runs),
         shared,
     )
 
@@ -172,7 +172,9 @@ def _crossing(
     return [tuple(sorted(values.values())) for values in crossing]
 
 
-def _joined(graph: CallGraph, aside: frozenset[int]) -> dict[str, frozenset[int]]:
+def _find_joined_positions(
+    graph: CallGraph, aside: frozenset[int]
+) -> dict[str, frozenset[int]]:
     """Return the positions between calls that share a buffer, by buffers that the pass changes.
 
     Two stages would each have a buffer of their own there. A call beside the segments runs where
@@ -304,7 +306,7 @@ def _signature(graph: CallGraph, calls: Sequence[LayerCall]) -> Any:
     return tuple(signature)
 
 
-def _tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]:
+def _find_tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]:
     readers: dict[int, dict[int, None]] = {}
     for segment, run in enumerate(runs):
         for i in range(*run):

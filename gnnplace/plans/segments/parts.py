@@ -28,10 +28,10 @@ from gnnplace.costs import (
     Description,
     Floor,
     Kernel,
-    joined,
+    join_rows,
     load_shipped_tables,
+    make_rows,
     predict_in_step,
-    rows_of,
 )
 from gnnplace.plans.segments.chain import list_divisors
 from gnnplace.plans.segments.recording import PaperShare, Recorded, record
@@ -134,7 +134,9 @@ class Parts:
         if not new:
             return
         passes = [getattr(r, name) for r in new.values() for name in PASSES]
-        estimate = predict_in_step(joined([p.rows for p in passes]), kind, self.tables)
+        estimate = predict_in_step(
+            join_rows([p.rows for p in passes]), kind, self.tables
+        )
         ends = np.cumsum([len(p.owner) for p in passes])
         times = []
         for description, end in zip(passes, ends, strict=True):
@@ -151,7 +153,7 @@ class Parts:
         """Return the times of kernels of float32 that are of no call."""
         if not kernels:
             return Times(0.0, 0.0, 0.0, 0.0)
-        rows = rows_of((kernel, "float32") for kernel in kernels)
+        rows = make_rows((kernel, "float32") for kernel in kernels)
         predicted = predict_in_step(rows, kind, self.tables)
         floor = self._floor(kind)
         count = len(kernels)
@@ -170,13 +172,13 @@ class Parts:
             [],
         )
         for corner in corners:
-            recordings.append(self._sharded((call, cut, corner)))
+            recordings.append(self._price_shard((call, cut, corner)))
         if len(corners) == 1 or examples in corners:
             return recordings[corners.index(examples)]
         at = (examples - corners[0]) / (corners[1] - corners[0])
         return between(recordings[0], recordings[1], at) or self._at(split)
 
-    def _sharded(self, split: Split) -> Recorded:
+    def _price_shard(self, split: Split) -> Recorded:
         call, cut, examples = split
         if len(cut) != 1:
             return self._at(split)
@@ -293,7 +295,7 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
     """
     passes = []
     for name in ("forward", "backward", "whole"):
-        mixed = _described(getattr(first, name), getattr(second, name), at)
+        mixed = _describe(getattr(first, name), getattr(second, name), at)
         if mixed is None:
             return None
         passes.append(mixed)
@@ -301,8 +303,8 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
         return None
     if first.results != second.results:
         return None
-    inner = float(_mixed([first.inner], [second.inner], at)[0])
-    sizes = _mixed(first.sizes, second.sizes, at)
+    inner = float(_interpolate_counts([first.inner], [second.inner], at)[0])
+    sizes = _interpolate_counts(first.sizes, second.sizes, at)
     return replace(
         first,
         forward=passes[0],
@@ -313,9 +315,7 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
     )
 
 
-def _described(
-    first: Description, second: Description, at: float
-) -> Description | None:
+def _describe(first: Description, second: Description, at: float) -> Description | None:
     one = first.rows
     second_rows = second.rows
     same = (
@@ -326,12 +326,14 @@ def _described(
     )
     if not same:
         return None
-    sizes = np.maximum(_mixed(one.sizes, second_rows.sizes, at), 0.0)
-    rows = replace(one, sizes=sizes, bytes=_mixed(one.bytes, second_rows.bytes, at))
+    sizes = np.maximum(_interpolate_counts(one.sizes, second_rows.sizes, at), 0.0)
+    rows = replace(
+        one, sizes=sizes, bytes=_interpolate_counts(one.bytes, second_rows.bytes, at)
+    )
     return Description(rows, np.arange(len(one)), first.owner, first.view)
 
 
-def _mixed(
+def _interpolate_counts(
     first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, at: float
 ) -> np.ndarray:
     """Return the whole numbers, 0 at least, on the line through two."""

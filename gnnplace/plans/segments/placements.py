@@ -11,25 +11,20 @@ placement, the label follows: `P:in`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from gnnplace.errors import MismatchError, suggestion
 from gnnplace.plans.plan import StageEntry, border_words
 from gnnplace.plans.segments.chain import Segment
-from gnnplace.plans.segments.stage_calls import StageCalls
 from gnnplace.sharding import (
     PARTIAL,
     REPLICATED,
     Configuration,
-    LayerGraph,
     Layout,
     Mesh,
     Place,
     count_parts,
-    gradient_layout,
-    made_layout,
-    pending_layout,
+    get_result_layout,
     read_layout,
 )
 from gnnplace.tracing import PARAMETER, CallGraph, Rule
@@ -68,7 +63,7 @@ def format_place(place: Place) -> str:
     return f"S{place.axis}" + (f"/{place.groups}" if place.groups else "")
 
 
-def place_of(word: str) -> Place:
+def parse_place(word: str) -> Place:
     """Return the place that a word means: R, P, or a cut such as S1 or S0/3."""
     if word in ("R", "P"):
         return REPLICATED if word == "R" else PARTIAL
@@ -112,7 +107,7 @@ def format_placements(
     for i in sorted(split):
         if any(split[i]):
             placements[graph.calls[i].name] = _row(
-                [_told(rules[i], label) for label in split[i]]
+                [_format_result_place(rules[i], label) for label in split[i]]
             )
     return placements
 
@@ -122,15 +117,15 @@ def _row(words: Sequence[str]) -> list[str]:
     return [*WHOLE_WORDS[len(words) :], *words]
 
 
-def _told(rule: Rule, label: str | None) -> str:
+def _format_result_place(rule: Rule, label: str | None) -> str:
     """Return the word of the result's place, with the label where others give the same place."""
     if label is None:
         return "R"
-    word = format_place(made_layout(rule.results[0], (label,))[0])
+    word = format_place(get_result_layout(rule.results[0], (label,))[0])
     alike = [
         label
         for label in rule.extents
-        if format_place(made_layout(rule.results[0], (label,))[0]) == word
+        if format_place(get_result_layout(rule.results[0], (label,))[0]) == word
     ]
     return word if len(alike) == 1 else f"{word}:{label}"
 
@@ -149,43 +144,23 @@ def parse_configuration(
     Raises:
         MismatchError: The call cannot be split so.
     """
-    return tuple(_label_of(rule, word, where) for word in words[-len(axes) :])
+    return tuple(_find_label(rule, word, where) for word in words[-len(axes) :])
 
 
-def _label_of(rule: Rule, word: str, where: str) -> str | None:
+def _find_label(rule: Rule, word: str, where: str) -> str | None:
     place, _, label = word.partition(":")
     if place == "R" and not label:
         return None
     for name in rule.extents:
         if (
             label in ("", name)
-            and format_place(made_layout(rule.results[0], (name,))[0]) == place
+            and format_place(get_result_layout(rule.results[0], (name,))[0]) == place
         ):
             return name
     raise MismatchError(
         f"plan: {where}: cannot be {word!r}; it can be split along "
         f"{', '.join(rule.extents) or 'nothing'}"
     )
-
-
-@dataclass(frozen=True)
-class Layouts:
-    """The layouts of the stages of one process.
-
-    Attributes:
-        split: Label that every call splits over each axis of the shards, or None. [calls][axes]
-        homes: Layout of every parameter.
-        summed: For parameters whose gradients are sums over shards, over which axes they are.
-        converted: Values of parameters that a call reads in another layout than their home, or
-            whose gradient it leaves in another one than the others.
-        whole: Layout of what every shard has.
-    """
-
-    split: tuple[Configuration, ...]
-    homes: Mapping[str, Layout]
-    summed: Mapping[str, tuple[bool, ...]]
-    converted: frozenset[int]
-    whole: Layout
 
 
 def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> None:
@@ -289,72 +264,7 @@ def _is_home(words: Sequence[str], ways: Collection[str]) -> bool:
     )
 
 
-def make_layouts(
-    layers: LayerGraph, pieces: Sequence[StageCalls], entries: Sequence[StageEntry]
-) -> Layouts:
-    """Return the layouts of the stages of one process.
-
-    Args:
-        layers: The model's calls and their rules.
-        pieces: Stages of the process.
-        entries: The same stages in the plan.
-
-    Raises:
-        MismatchError: A call cannot have its placement.
-    """
-    graph, axes = layers.calls, entries[0].axes
-    split: list[Configuration] = [(None,) * len(axes)] * len(graph.calls)
-    for piece, entry in zip(pieces, entries, strict=True):
-        for i in piece.calls:
-            words = entry.placements.get(graph.calls[i].name)
-            if words is not None:
-                name = graph.calls[i].name
-                split[i] = parse_configuration(
-                    layers.rules[i], words, axes, f"placements.{name}"
-                )
-    return _with_homes(graph, layers.rules, pieces, entries, split)
-
-
-def _with_homes(
-    graph: CallGraph,
-    rules: Sequence[Rule],
-    pieces: Sequence[StageCalls],
-    entries: Sequence[StageEntry],
-    split: Sequence[Configuration],
-) -> Layouts:
-    """Return layouts in which every parameter is at home where its first stage says."""
-    homes: dict[str, Layout] = {}
-    reads: dict[int, set[tuple[Layout, Layout]]] = {}
-    for piece, entry in zip(pieces, entries, strict=True):
-        for i in piece.calls:
-            for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
-                info = graph.values[value]
-                if info.source != PARAMETER:
-                    continue
-                homes.setdefault(info.name, make_home_layout(entry, info.name))
-                ways = reads.setdefault(value, set())
-                ways.add((read_layout(axes, split[i]), gradient_layout(axes, split[i])))
-
-    summed: dict[str, tuple[bool, ...]] = {}
-    converted = set()
-    for value, ways in reads.items():
-        name = graph.values[value].name
-        home = homes[name]
-        pending = pending_layout(home, {g for _, g in ways}, entries[0].axes)
-        if PARTIAL in pending:
-            summed[name] = tuple(place == PARTIAL for place in pending)
-        if ways != {(home, pending)}:
-            converted.add(value)
-    return Layouts(
-        split=tuple(split),
-        homes=homes,
-        summed=summed,
-        converted=frozenset(converted),
-        whole=(REPLICATED,) * len(entries[0].axes),
-    )
-
-
 def make_home_layout(entry: StageEntry, name: str) -> Layout:
     """Return the layout of a parameter over the shards of a plan's stage."""
     words = entry.placements.get(name, WHOLE_WORDS)[-len(entry.axes) :]
-    return tuple(place_of(word) for word in words)
+    return tuple(parse_place(word) for word in words)

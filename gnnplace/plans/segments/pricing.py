@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import PASSES, Kernel, vector
+from gnnplace.costs import PASSES, Kernel, make_vector_kernel
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.segments.chain import (
@@ -53,11 +53,11 @@ from gnnplace.sharding import (
     Layout,
     Mesh,
     best_strategy,
+    count_layout_parts,
     count_parts,
+    get_result_layout,
     gradient_layout,
     is_gathered,
-    made_layout,
-    parts_in,
     read_layout,
 )
 from gnnplace.tracing import (
@@ -192,7 +192,9 @@ class ModelCosts:
                 splits += [self._cut(i, (None,), grid) for i in calls]
                 continue
             problem = self._problem(number, kind, grid, choice)
-            options = problem.options[problem.before : problem.before + len(calls)]
+            options = problem.options[
+                problem.num_entering : problem.num_entering + len(calls)
+            ]
             splits += [
                 self._cut(i, c, grid)
                 for i, configurations in zip(calls, options, strict=True)
@@ -224,17 +226,20 @@ class ModelCosts:
         for number in range(first, last):
             split, _ = self._split(number, kind, grid, choice)
             placements.update(zip(self._calls(number), split, strict=True))
-        return format_placements(self.layers.calls, self.rules_of(examples), placements)
+        return format_placements(
+            self.layers.calls, self.find_part_rules(examples), placements
+        )
 
-    def rules_of(self, examples: int) -> list[Rule]:
+    def find_part_rules(self, examples: int) -> list[Rule]:
         """Return the rules of every call on `examples` of the batch's examples, with fewer rows."""
         parts = self.batch // examples
         pairs = zip(self.layers.rules, self.layers.operations.ops, strict=True)
         return [
-            rule.of_fewer(op.batch, parts) if op.batch else rule for rule, op in pairs
+            rule.with_fewer_examples(op.batch, parts) if op.batch else rule
+            for rule, op in pairs
         ]
 
-    def labels_of(
+    def list_stage_labels(
         self, entries: Sequence[StageEntry], examples: int
     ) -> tuple[tuple[str, Configuration], ...]:
         """Return the name and the labels of every call of a plan's stages.
@@ -246,7 +251,9 @@ class ModelCosts:
         Raises:
             MismatchError: A call cannot be split so.
         """
-        pairs = zip(self.layers.calls.calls, self.rules_of(examples), strict=True)
+        pairs = zip(
+            self.layers.calls.calls, self.find_part_rules(examples), strict=True
+        )
         rules = {call.name: rule for call, rule in pairs}
         return tuple(
             (
@@ -310,14 +317,17 @@ class ModelCosts:
         recorded = [p.recorded for p in parts]
         *passes, update, launched = self._seconds(number, split, parts, kind, grid)
         parameters, frozen, tied, summed = self._parameters(calls, split, grid)
-        # Bytes that are kept, fewer if what shards gather is gathered again.
-        kept = whole = self._kept(calls, split, recorded, grid)
-        before: dict[int, Layout] | None = None
+        # Saved activations, fewer if shards gather values again instead of keeping them.
+        gathered_bytes = self._count_saved_bytes(calls, split, recorded, grid)
+        saved_bytes = gathered_bytes
+        entering_layouts: dict[int, Layout] | None = None
         if choice.regather:
-            before = {
+            entering_layouts = {
                 v: self.border(v, grid, choice) for v in self.cuts.crossing[number]
             }
-            kept = self._kept(calls, split, recorded, grid, before=before)
+            saved_bytes = self._count_saved_bytes(
+                calls, split, recorded, grid, entering_layouts=entering_layouts
+            )
         # Twice the largest tensor is taken to be at work.
         largest = max((r.largest for r in recorded), default=0.0)
         times = [t for p in parts for t in (p.forward, p.whole)]
@@ -328,7 +338,7 @@ class ModelCosts:
                 passes[1] + exchanges[1],
                 passes[2] + exchanges[3],
                 update,
-                kept,
+                saved_bytes,
                 self._entering(number, grid, choice),
                 2.0 * largest,
                 parameters,
@@ -336,10 +346,16 @@ class ModelCosts:
                 frozen,
                 tied,
                 *self._attention(
-                    number, split, parts, grid, kept, exchanges[2], before
+                    number,
+                    split,
+                    parts,
+                    grid,
+                    saved_bytes,
+                    exchanges[2],
+                    entering_layouts,
                 ),
                 exchanges[3],
-                whole - kept,
+                gathered_bytes - saved_bytes,
                 launched,
                 *summed,
             ]
@@ -352,9 +368,9 @@ class ModelCosts:
         split: Sequence[Configuration],
         parts: Sequence[Part],
         grid: Grid,
-        kept: float,
-        moved: float,
-        before: Mapping[int, Layout] | None,
+        saved_bytes: float,
+        collective_seconds: float,
+        entering_layouts: Mapping[int, Layout] | None,
     ) -> tuple[float, float]:
         """Return the seconds to make attention again from its inputs, and the bytes it frees.
 
@@ -363,9 +379,9 @@ class ModelCosts:
             split: Labels of each of its calls.
             parts: Parts of each of its calls.
             grid: Shards along each of their axes, and parts of the batch.
-            kept: Bytes kept of a micro-batch.
-            moved: Seconds of collectives of attention's forward pass.
-            before: See `_kept`.
+            saved_bytes: Bytes of a micro-batch that are kept without recomputation.
+            collective_seconds: Seconds of the collectives in attention's forward pass.
+            entering_layouts: See `_count_saved_bytes`.
         """
         calls = self._calls(number)
         recomputed = self.attention[number]
@@ -375,8 +391,11 @@ class ModelCosts:
             p.forward for i, p in zip(calls, parts, strict=True) if i in recomputed
         ]
         recorded = [p.recorded for p in parts]
-        remaining = self._kept(calls, split, recorded, grid, recomputed, before)
-        return _pass(inside, late=False) + moved, max(kept - remaining, 0.0)
+        remaining_bytes = self._count_saved_bytes(
+            calls, split, recorded, grid, recomputed, entering_layouts
+        )
+        seconds = _pass(inside, late=False) + collective_seconds
+        return seconds, max(saved_bytes - remaining_bytes, 0.0)
 
     @cached_property
     def attention(self) -> tuple[frozenset[int], ...]:
@@ -458,7 +477,7 @@ class ModelCosts:
                 changed = call.reads[:written]
             values = [graph.values[v] for v in changed]
             stored += [
-                vector("copy_buffer", v.shape, 2 * v.bytes)
+                make_vector_kernel("copy_buffer", v.shape, 2 * v.bytes)
                 for v in values
                 if v.source == BUFFER
             ]
@@ -494,7 +513,7 @@ class ModelCosts:
                 info = graph.values[value]
                 size = max(
                     math.prod(info.shape)
-                    // parts_in(read_layout(axes, configuration), grid[0]),
+                    // count_layout_parts(read_layout(axes, configuration), grid[0]),
                     1,
                 )
                 if info.source == PARAMETER and info.gradient:
@@ -503,11 +522,14 @@ class ModelCosts:
                     else:
                         length = 1
                     shape = (max(size // max(length, 1), 1), length)
-                    updates[value] = vector(name, shape, 4 * PASSES[name] * size)
+                    updates[value] = make_vector_kernel(
+                        name, shape, 4 * PASSES[name] * size
+                    )
+                # Gradients of a value are added up once for every reader after the first.
                 elif info.gradient and value in counted:
                     local_size = size // grid[1]
                     sums.append(
-                        vector(
+                        make_vector_kernel(
                             "add", (local_size,), 3 * info.dtype.itemsize * local_size
                         )
                     )
@@ -539,7 +561,7 @@ class ModelCosts:
                 if info.source != PARAMETER or value in counted:
                     continue
                 counted.add(value)
-                size = math.prod(info.shape) / parts_in(
+                size = math.prod(info.shape) / count_layout_parts(
                     read_layout(axes, configuration), grid[0]
                 )
                 if not info.gradient:
@@ -550,14 +572,14 @@ class ModelCosts:
                 tied += size if info.name in shared else 0.0
         return trained, frozen, tied, summed[1:]
 
-    def _kept(
+    def _count_saved_bytes(
         self,
         calls: Sequence[int],
         split: Sequence[Configuration],
         recorded: Sequence[Recorded],
         grid: Grid,
-        again: frozenset[int] = frozenset(),
-        before: Mapping[int, Layout] | None = None,
+        recomputed: frozenset[int] = frozenset(),
+        entering_layouts: Mapping[int, Layout] | None = None,
     ) -> float:
         """Return the bytes that a device keeps of a micro-batch; a tensor and its views count once.
 
@@ -566,9 +588,9 @@ class ModelCosts:
             split: Labels of each of them.
             recorded: Kernels of the part of each.
             grid: Shards along each of their axes, and parts of the batch.
-            again: Calls that are made again, of which only what they read of others is kept.
-            before: Layouts of what enters the segment. Where they are given, what is gathered is
-                kept as it was made, but for that of attention.
+            recomputed: Calls that are recomputed. Only what they read of other calls is kept.
+            entering_layouts: Layouts of the values that enter the segment. If given, values that
+                are gathered are kept as they were before, except those that attention reads.
         """
         kept_bytes: dict[int, float] = {}
         made_bytes: dict[int, float] = {}
@@ -577,20 +599,20 @@ class ModelCosts:
         roots = self.roots(calls)
         total = 0.0
         parts: dict[int, float] = {}  # of what is gathered again, and of views of it
-        layouts = dict(before or {})
-        if before is not None:
+        layouts = dict(entering_layouts or {})
+        if entering_layouts is not None:
             attention = self._attending
         else:
             attention = frozenset[int]()
         for i, configuration, recording in zip(calls, split, recorded, strict=True):
-            if i in again:
+            if i in recomputed:
                 sizes = [
                     (v, made_bytes[v]) for v in graph.calls[i].reads if v in made_bytes
                 ]
             else:
                 total += recording.inner
-                sizes = [*self.kept_values(i, configuration, recording, grid)]
-                if before is not None and i not in attention:
+                sizes = [*self.iterate_saved_values(i, configuration, recording, grid)]
+                if entering_layouts is not None and i not in attention:
                     gathered = self._gathered(i, configuration, layouts, parts, grid[0])
                     sizes = [
                         (v, size / gathered.get(v, parts.get(v, 1.0)))
@@ -599,8 +621,8 @@ class ModelCosts:
                 for value, axes in zip(
                     graph.calls[i].results, rules[i].results, strict=True
                 ):
-                    layouts[value] = made_layout(axes, configuration)
-                    made_bytes[value] = self._bytes(value, grid) / parts_in(
+                    layouts[value] = get_result_layout(axes, configuration)
+                    made_bytes[value] = self._bytes(value, grid) / count_layout_parts(
                         layouts[value], grid[0]
                     )
             for value, size in sizes:
@@ -634,7 +656,9 @@ class ModelCosts:
             source_layout = layouts.get(value)
             read = read_layout(axes, chosen)
             if source_layout is not None and is_gathered(source_layout, read, mesh):
-                gathered[value] = parts_in(source_layout, mesh) / parts_in(read, mesh)
+                gathered[value] = count_layout_parts(
+                    source_layout, mesh
+                ) / count_layout_parts(read, mesh)
         if self._is_view(index):
             share = gathered.get(call.reads[0], parts.get(call.reads[0], 1.0))
             parts.update(dict.fromkeys(call.results, share))
@@ -666,7 +690,7 @@ class ModelCosts:
             values[v].dtype == values[call.reads[0]].dtype for v in call.results
         )
 
-    def kept_values(
+    def iterate_saved_values(
         self, index: int, chosen: Configuration, found: Recorded, grid: Grid
     ) -> Iterator[tuple[int, float]]:
         """Yield the values that a call keeps for its backward pass, with their bytes on a device.
@@ -682,7 +706,7 @@ class ModelCosts:
         rule = self.layers.rules[index]
         for values, axes, keeps, layout in (
             (call.reads, rule.reads, found.reads, read_layout),
-            (call.results, rule.results, found.results, made_layout),
+            (call.results, rule.results, found.results, get_result_layout),
         ):
             for value, labels, keep in zip(values, axes, keeps, strict=True):
                 inside = (
@@ -690,7 +714,7 @@ class ModelCosts:
                     and graph.values[value].source != PARAMETER
                 )
                 if keep and inside:
-                    parts = parts_in(layout(labels, chosen), grid[0])
+                    parts = count_layout_parts(layout(labels, chosen), grid[0])
                     yield value, self._bytes(value, grid) / parts
 
     def _bytes(self, value: int, grid: Grid) -> float:
@@ -714,7 +738,7 @@ class ModelCosts:
         crossing = self.cuts.crossing[number]
         return sum(
             self._bytes(value, grid)
-            / parts_in(self.border(value, grid, choice), grid[0])
+            / count_layout_parts(self.border(value, grid, choice), grid[0])
             for value in crossing
         )
 
@@ -739,7 +763,9 @@ class ModelCosts:
         if choice.labels is not None:
             replicated = (None,) * len(grid[0])
             names = (self.layers.calls.calls[i].name for i in calls)
-            given_labels = tuple(choice.told.get(name, replicated) for name in names)
+            given_labels = tuple(
+                choice.labels_by_call.get(name, replicated) for name in names
+            )
         choice_key = (
             choice
             if given_labels is None
@@ -754,13 +780,13 @@ class ModelCosts:
                 problem = SegmentProblem.of(
                     self, number, calls, kind, grid, (), given_labels
                 )
-                configuration = problem.completed(choice)
-            places = range(problem.before, problem.before + len(calls))
+                configuration = problem.complete_labels(choice)
+            places = range(problem.num_entering, problem.num_entering + len(calls))
             split = tuple(problem.options[k][configuration[k]] for k in places)
             attention, regather = self.attention[number], choice.regather
             self._chosen[key] = (
                 split,
-                problem.exchanged(configuration, attention, again=regather),
+                problem.price_exchanges(configuration, attention, again=regather),
             )
         return self._chosen[key]
 

@@ -33,7 +33,7 @@ from gnnplace.plans.decoders.decoder import (
     ExpertLayers,
     from_config,
 )
-from gnnplace.plans.plan import layer_of
+from gnnplace.plans.plan import find_layer
 from gnnplace.sharding import LayerGraph
 from gnnplace.tracing import LayerCall, LayerValue
 from gnnplace.zoo import Workload
@@ -185,7 +185,7 @@ class _Recogniser:
         """Return the calls of each numbered module, in order."""
         calls: dict[str, list[int]] = {}
         for k, call in enumerate(self.calls):
-            name = layer_of(call.module)
+            name = find_layer(call.module)
             if name:
                 calls.setdefault(name, []).append(k)
         return calls
@@ -209,7 +209,7 @@ class _Recogniser:
         if unlike is not None:
             raise UnrecognisedError(f"{unlike} has other sizes than {first}")
         outside = [
-            k for k in range(len(self.calls)) if not layer_of(self.calls[k].module)
+            k for k in range(len(self.calls)) if not find_layer(self.calls[k].module)
         ]
         vocabulary, length, is_tied = self._ends(outside, layer.hidden)
         positions, end_vectors = self._end_parameters(
@@ -277,7 +277,7 @@ class _Recogniser:
         heads, head_size = self._heads(attention)
 
         # Products before attention make queries, keys and values; one takes what it returns.
-        makers = self._makers_of(attention, set(calls))
+        makers = self._find_makers(attention, set(calls))
         projections = [product for product in products if product.call in makers]
         products_after = [
             p for p in products if self._source(p.call, p.stream) == attention
@@ -354,7 +354,7 @@ class _Recogniser:
         Raises:
             UnrecognisedError: There is no router, or its experts are no gated feed-forwards alike.
         """
-        routers = [p for p in inside if p.call in self._scores_of(choices[0])]
+        routers = [p for p in inside if p.call in self._find_scores(choices[0])]
         if len(choices) != 1 or len(routers) != 1 or routers[0].inputs != hidden:
             raise UnrecognisedError(
                 f"{name}: not one choice of experts by one product of the stream"
@@ -373,7 +373,9 @@ class _Recogniser:
         feed_forwards = {
             _feed_forward(name, group, hidden) for group in groups.values()
         }
-        feed_forwards |= {_stacked(name, stacks, hidden, count)} if stacks else set()
+        feed_forwards |= (
+            {_find_stacked_experts(name, stacks, hidden, count)} if stacks else set()
+        )
         is_complete = bool(stacks) != bool(groups) and len(groups) in (0, count)
         if len(feed_forwards) != 1 or not is_complete:
             raise UnrecognisedError(f"{name}: it has no {count} experts that are alike")
@@ -385,7 +387,7 @@ class _Recogniser:
             raise UnrecognisedError(f"{name}: its experts have no gate")
         return ExpertLayers(count, int(active), width, shared_width)
 
-    def _scores_of(self, choice: int) -> set[int]:
+    def _find_scores(self, choice: int) -> set[int]:
         """Return the products that a choice of experts depends on, without those before them."""
         products: set[int] = set()
         pending = [choice]
@@ -500,7 +502,7 @@ class _Recogniser:
         vectors = 0
         for name, parameter in self.model.named_parameters():
             shape = tuple(size for size in parameter.shape if size > 1)
-            if layer_of(name):
+            if find_layer(name):
                 continue
             if len(shape) < 2:
                 vectors += parameter.numel()
@@ -566,7 +568,7 @@ class _Recogniser:
             maker = self.makers.get(self.calls[maker].reads[0])
         return maker
 
-    def _makers_of(self, call: int, within: set[int]) -> set[int]:
+    def _find_makers(self, call: int, within: set[int]) -> set[int]:
         """Return the calls that another depends on.
 
         Args:
@@ -611,7 +613,7 @@ def _feed_forward(
     )
 
 
-def _stacked(
+def _find_stacked_experts(
     name: str, stacks: Sequence[torch.Size], hidden: int, count: int
 ) -> tuple[int, bool, bool]:
     """Return the width of stacked experts, whether they have a gate, and whether it is joined.

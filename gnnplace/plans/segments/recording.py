@@ -19,7 +19,8 @@ import torch
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs import Description, describe
-from gnnplace.sharding import Configuration, run_part
+from gnnplace.run.split import run_part
+from gnnplace.sharding import Configuration
 from gnnplace.torch_names import FakeTensor, FakeTensorMode, pytree
 from gnnplace.tracing import (
     BACKWARD,

@@ -31,7 +31,7 @@ from gnnplace.plans.decoders.setting import (
     make_pricing_setting,
 )
 from gnnplace.plans.decoders.stages import cut_layers
-from gnnplace.plans.segments.block_costs import BlockCosts, in_half_precision
+from gnnplace.plans.segments.block_costs import BlockCosts, with_half_precision
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
@@ -328,7 +328,7 @@ def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
         memory_limit=find_memory_limit(cluster),
     )
     costs = BlockCosts(
-        layers=in_half_precision(source.layers),
+        layers=with_half_precision(source.layers),
         cuts=source.cuts,
         fabric=source.fabric,
         batch=source.batch,

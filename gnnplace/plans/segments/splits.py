@@ -42,12 +42,12 @@ from gnnplace.sharding import (
     SplitGraph,
     SplitOp,
     build_captured_tables,
-    completed,
+    complete_strategy,
+    count_layout_parts,
+    get_result_layout,
     gradient_layout,
     is_gathered,
-    made_layout,
     move,
-    parts_in,
     read_layout,
 )
 from gnnplace.tracing import DISPATCH, PARAMETER, SPREAD
@@ -69,9 +69,10 @@ class SegmentProblem(CapturedProblem):
         calls: Indices of the calls of the segment.
         kind: The kind of device.
         priced: Shards along each axis, and parts of the batch.
-        styles: Style of each axis of the shards; empty if the calls have the labels `given`.
-        given: Labels of each call, if they are given.
-        before: Number of operations that stand for what enters; they come first.
+        styles: Style of each axis of the shards; empty if `labels` are given.
+        labels: Labels of each call; empty if they are to be chosen.
+        num_entering: Number of operations that stand for values that enter the segment. They come
+            before those of the calls.
     """
 
     source: ModelCosts | None = None
@@ -79,8 +80,8 @@ class SegmentProblem(CapturedProblem):
     kind: str = ""
     priced: Grid = ((1,), 1)
     styles: tuple[str, ...] = (FREE,)
-    given: Given = ()
-    before: int = 0
+    labels: Given = ()
+    num_entering: int = 0
     _tables: ShardingProblem | None = None
     _extras: list[FloatArray] = field(default_factory=list)
 
@@ -93,7 +94,7 @@ class SegmentProblem(CapturedProblem):
         kind: str,
         grid: Grid,
         styles: tuple[str, ...],
-        given: Given = (),
+        labels: Given = (),
     ) -> SegmentProblem:
         """Return the problem of a segment on one kind of device.
 
@@ -104,7 +105,7 @@ class SegmentProblem(CapturedProblem):
             kind: The kind of device.
             grid: Shards along each of their axes, and parts of the batch.
             styles: Style of each axis of the shards.
-            given: Labels of each call, if they are given.
+            labels: Labels of each call; empty if they are to be chosen.
         """
         graph, (axes, parts) = source.layers.operations, grid
         entering = source.entering_values(number, calls)
@@ -112,7 +113,7 @@ class SegmentProblem(CapturedProblem):
         leaving = () if last else source.cuts.crossing[number + 1]
         crossing = {*source.cuts.crossing[number], *leaving}
         own = {v for i in calls for v in graph.ops[i].results}
-        examples = source.batch // parts if EXAMPLES in styles or given else 0
+        examples = source.batch // parts if EXAMPLES in styles or labels else 0
 
         def border(
             name: str, reads: tuple[int, ...], results: tuple[int, ...]
@@ -125,7 +126,7 @@ class SegmentProblem(CapturedProblem):
         # One operation stands for each value that enters or leaves the segment.
         begins = [border("border", (), (v,)) for v in entering]
         ends = [border("leaves", (v,), ()) for v in leaving if v in own]
-        inner = [graph.ops[i] if given else _fewer(source, i, examples) for i in calls]
+        inner = [graph.ops[i] if labels else _fewer(source, i, examples) for i in calls]
         operations = SplitGraph(graph.name, (*begins, *inner, *ends), graph.values)
         machine = ShardMachine(
             fabric=source.fabric, place=Mesh.over(0, 1, axes), parts=float(parts)
@@ -139,30 +140,30 @@ class SegmentProblem(CapturedProblem):
             kind=kind,
             priced=grid,
             styles=styles,
-            given=given,
-            before=len(begins),
+            labels=labels,
+            num_entering=len(begins),
         )
 
     def configurations(self, op: int) -> tuple[Configuration, ...]:
         """Return how an operation may be split, in the styles of the axes. [K]"""
-        place = op - self.before
+        place = op - self.num_entering
         inside = 0 <= place < len(self.calls)
-        if inside and self.given:
-            return (self.given[place],)
+        if inside and self.labels:
+            return (self.labels[place],)
         configurations = super().configurations(op)
         if not inside or self.styles == (FREE,):
             return configurations
-        allowed = self._styled(op, configurations, self.styles)
+        allowed = self._match_styles(op, configurations, self.styles)
         return tuple(c for c, fine in zip(configurations, allowed, strict=True) if fine)
 
-    def _allowed(self, op: int, choice: SplitChoice) -> BoolArray:
+    def _find_allowed(self, op: int, choice: SplitChoice) -> BoolArray:
         """Return which of an operation's configurations a choice allows. [K]"""
         options = self.options[op]
-        if 0 <= op - self.before < len(self.calls):
+        if 0 <= op - self.num_entering < len(self.calls):
             styles = find_styles(choice, alone=True)
             if self.styles != (FREE,) or styles == (FREE,):
                 return np.ones(len(options), dtype=np.bool_)
-            return self._styled(op, options, styles)
+            return self._match_styles(op, options, styles)
         assert self.source is not None
         it = self.graph.ops[op]
         (value,), (axes,) = (
@@ -170,10 +171,10 @@ class SegmentProblem(CapturedProblem):
             (*it.shape.reads, *it.shape.results),
         )
         wanted = self.source.border(value, self.priced, choice)
-        fits = np.array([made_layout(axes, c) == wanted for c in options])
+        fits = np.array([get_result_layout(axes, c) == wanted for c in options])
         return fits if fits.any() else np.array([not any(c) for c in options])
 
-    def _styled(
+    def _match_styles(
         self, op: int, found: Sequence[Configuration], styles: Sequence[str]
     ) -> BoolArray:
         """Return which configurations are in the styles of all axes. [K]
@@ -182,14 +183,15 @@ class SegmentProblem(CapturedProblem):
         split nothing.
         """
         every = [
-            self._of_style(op, found, style, axis) for axis, style in enumerate(styles)
+            self._match_style(op, found, style, axis)
+            for axis, style in enumerate(styles)
         ]
         for allowed in (np.logical_and.reduce(every), *every):
             if allowed.any():
                 return allowed
         return np.array([not any(c) for c in found])
 
-    def _of_style(
+    def _match_style(
         self, op: int, found: Sequence[Configuration], style: str, axis: int
     ) -> BoolArray:
         """Return which configurations are in the style of one axis. [K]"""
@@ -201,7 +203,7 @@ class SegmentProblem(CapturedProblem):
                 x for x in (SPREAD, it.batch, None) if x is None or x in labels
             )
             return np.array([label == wanted for label in labels])
-        examples = self.source.find_example_labels(self.calls[op - self.before])
+        examples = self.source.find_example_labels(self.calls[op - self.num_entering])
         inside = np.array([label not in examples for label in labels])
         if style == FREE:
             return inside
@@ -225,7 +227,7 @@ class SegmentProblem(CapturedProblem):
 
     def node_key(self, op: int) -> object:
         """Return what decides an operation's costs: its shape, and the kernels of its call."""
-        place = op - self.before
+        place = op - self.num_entering
         inner = self.source is not None and 0 <= place < len(self.calls)
         signature = (
             self.source.parts.call_key(self.calls[place])
@@ -253,7 +255,7 @@ class SegmentProblem(CapturedProblem):
         )
         frozen = choice.state * STATE_BYTES[self.source.precision][0]
         frozen /= choice.replicas if choice.zero == 3 else 1
-        price = [choice.once, frozen, choice.saved]
+        price = [choice.step_share, frozen, choice.saved]
         for over in product((False, True), repeat=len(self.mesh)):
             alike = math.prod(
                 n for n, summed in zip(self.mesh, over, strict=True) if summed
@@ -261,7 +263,7 @@ class SegmentProblem(CapturedProblem):
             price.append(choice.state * of(replicas=choice.replicas * alike).total)
         cost = list(self._tables.cost)
         for op, extra in enumerate(self._extras):
-            barred = np.where(self._allowed(op, choice), 0.0, BARRED)
+            barred = np.where(self._find_allowed(op, choice), 0.0, BARRED)
             cost[op] = cost[op] + np.array(price) @ extra + barred
         return replace(self._tables, cost=tuple(cost), memory=())
 
@@ -272,7 +274,7 @@ class SegmentProblem(CapturedProblem):
         trained parameters by the axes of shards over which their gradients are sums, those that are
         none first. What several operations read counts for the first. [3 + 2 ** axes, K]
         """
-        options, place = self.options[op], op - self.before
+        options, place = self.options[op], op - self.num_entering
         extra = np.zeros((3 + 2 ** len(self.mesh), len(options)))
         if self.source is None or not 0 <= place < len(self.calls):
             return extra
@@ -289,7 +291,7 @@ class SegmentProblem(CapturedProblem):
                 if info.source != PARAMETER or not is_first:
                     continue
                 # Elements count in the row of the axes over which their gradient is a sum.
-                size = math.prod(info.shape) / parts_in(
+                size = math.prod(info.shape) / count_layout_parts(
                     read_layout(axes, configuration), self.mesh
                 )
                 if not info.gradient:
@@ -304,7 +306,7 @@ class SegmentProblem(CapturedProblem):
                     extra[0, k] += source.fabric.collective(
                         ALL_REDUCE, width * size, *members
                     )
-            for value, size in source.kept_values(
+            for value, size in source.iterate_saved_values(
                 call, configuration, recorded, self.priced
             ):
                 extra[2, k] += size / max(self._keepers.get(value, 1), 1)
@@ -319,7 +321,9 @@ class SegmentProblem(CapturedProblem):
         for call in self.calls:
             replicated = (None,) * len(self.mesh)
             recorded = source.part(call, replicated, self.kind, self.priced).recorded
-            kept_values = source.kept_values(call, replicated, recorded, self.priced)
+            kept_values = source.iterate_saved_values(
+                call, replicated, recorded, self.priced
+            )
             count.update(roots.get(value, value) for value, _ in kept_values)
         values: set[int] = set()
         for index in self.calls:
@@ -327,16 +331,19 @@ class SegmentProblem(CapturedProblem):
             values.update((*layer_call.reads, *layer_call.results))
         return {value: count[roots.get(value, value)] for value in values}
 
-    def completed(self, choice: SplitChoice) -> tuple[int, ...]:
+    def complete_labels(self, choice: SplitChoice) -> tuple[int, ...]:
         """Return the strategy in which every call has the labels that were given."""
         first = (
-            int(self._allowed(op, choice).argmax()) for op in range(len(self.options))
+            int(self._find_allowed(op, choice).argmax())
+            for op in range(len(self.options))
         )
-        return completed(self, [self.options[op][k] for op, k in enumerate(first)])
+        return complete_strategy(
+            self, [self.options[op][k] for op, k in enumerate(first)]
+        )
 
     def compute(self, op: int) -> FloatArray:
         """Return the seconds of an operation's configurations, those of their kernels. [K]"""
-        place = op - self.before
+        place = op - self.num_entering
         if not 0 <= place < len(self.calls) or self.source is None:
             return np.zeros(len(self.options[op]))
         source, call = self.source, self.calls[place]
@@ -359,11 +366,11 @@ class SegmentProblem(CapturedProblem):
         """Return zeros: gradients of parameters are summed once a step, see `_extra`. [K]"""
         return np.zeros(len(self.options[op]))
 
-    def shared_gradient(self, value: int) -> FloatArray:
+    def price_shared_gradient(self, value: int) -> FloatArray:
         """Return zeros, as `gradients` does. [K]"""
         return np.zeros(len(self.shared[value]))
 
-    def exchanged(
+    def price_exchanges(
         self, chosen: Sequence[int], some: Collection[int] = (), *, again: bool = False
     ) -> tuple[float, float, float, float]:
         """Return the seconds of a strategy's collectives for one micro-batch.
@@ -381,7 +388,9 @@ class SegmentProblem(CapturedProblem):
             float(self.exchanges(op)[chosen[op]]) / 2
             for op in range(len(self.graph.ops))
         ]
-        places = {self.before + k for k, call in enumerate(self.calls) if call in some}
+        places = {
+            self.num_entering + k for k, call in enumerate(self.calls) if call in some
+        }
         forward = back = sum(gradient_sums)
         inside, gathered = sum(gradient_sums[op] for op in places), 0.0
         kept_values = self._kept(chosen, places) if again else frozenset()
@@ -416,12 +425,15 @@ class SegmentProblem(CapturedProblem):
             set[int](),
             self.source.roots(self.calls),
         )
-        for place, call in enumerate(self.calls, self.before):
+        for place, call in enumerate(self.calls, self.num_entering):
             if place not in apart:
                 split = self.options[place][chosen[place]]
                 recorded = source.part(call, split, self.kind, self.priced).recorded
                 kept_values.update(
-                    v for v, _ in source.kept_values(call, split, recorded, self.priced)
+                    v
+                    for v, _ in source.iterate_saved_values(
+                        call, split, recorded, self.priced
+                    )
                 )
         return frozenset(
             kept_values | {roots.get(value, value) for value in kept_values}

@@ -1,20 +1,22 @@
-"""Aims: the settings of a decode, and the list of all settings for a problem.
+"""Aims: the settings that a problem is decoded with; and plans of chunks, which some aims have.
 
-An **aim** is a traversal order, a number of devices, a number of rounds (runs of consecutive work
-on a device) and the decoder's preference. The first aims of the list are tried.
+**Aims.** An aim is a traversal order, a number of devices, a number of rounds (runs of consecutive
+work on a device) and a preference of the decoder. ``possible_aims`` lists those of a problem. The
+first ones of the list are decoded.
 
-Chunk plans: the cuts of the units for a pipeline with a number of devices and rounds.
+**Chunk plans** (``chunk_plan``) cut the units for a pipeline of k devices and r rounds. Units in
+the order of ``WalkGraph.unit_order`` are cut into k r chunks; chunk c is for device c mod k. The
+cost of a chunk is the larger of its work there and the transfers over its two cuts, plus a little
+of the smaller, plus a large penalty on bytes that do not fit. The plan minimises the largest cost
+of a chunk by dynamic programming,
 
-Formulation: units in the order of ``WalkGraph.unit_order`` are cut into k r chunks; chunk c is for
-device c mod k. A chunk costs the larger of its work there and the transfers over its two cuts, plus
-a little of the smaller, plus a large penalty on bytes that do not fit. The plan minimises the
-largest cost of a chunk, V(c, j) = min over i <= j of max(V(c - 1, i), cost of i..j): the bottleneck
-partition of PipeDream (Narayanan et al., 2019). Deviations: transfers use the cluster's mean link;
-if there are many units, only the cheapest cut of each of ``MOST_CUTS`` stretches of equal work is
-considered. If memory is tight and nothing is pipelined, costs are added instead, which gives the
-fewest transfers that fit. The plan is a feature that the decoder sees; the policy need not follow
-it.
-Complexity: O(edges + k r MOST_CUTS^2).
+    V(c, j) = min over i <= j of max(V(c - 1, i), cost of i..j),
+
+the bottleneck partition of PipeDream (Narayanan et al., 2019). Deviations: transfers use the
+cluster's mean link. With many units, only the cheapest cut of each of ``MOST_CUTS`` stretches of
+equal work is considered. If memory is tight and there are no micro-batches, costs are added
+instead, which gives the fewest transfers that fit. The plan is a feature that the decoder sees; the
+policy need not follow it. Complexity: O(edges + k r MOST_CUTS^2).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem
 from gnnplace.simulation import mean_transfer_times
 
-# The decoder picks the next op itself: see ``ready_queue``.
+# Orders in which the decoder picks the next op itself, with the rule of ``ready_queue``.
 RULES = {IN_TIME: ready_queue.IN_TIME, EARLY: ready_queue.EARLY}
 DECODED = (
     "upward-rank",
@@ -51,23 +53,24 @@ DECODED = (
     EARLY,
     COORDINATE,
 )
+"""Orders that the learned placer decodes in."""
 LEANS = ("", ", whatever the load", ", early starts")
+"""Preferences of the decoder, in words: none, or one that changes what it compares devices by."""
 ANY_LOAD = 1  # index in ``LEANS``
 LEAN_ORDERS = ("upward-rank", IN_TIME)
 ROUNDS = (1, 2, 3)
-# Up to as many devices, micro-batches get an aim for every number of devices.
-MOST_EVERY = 8
+MOST_EVERY = 8  # chunks get an aim for every number of devices up to this one
 
 
 @dataclass(frozen=True)
 class Aim:
-    """The aim of a decode: order, number of devices, rounds, and leaning.
+    """The aim of a decode.
 
     Attributes:
-        order: the order of the walk.
-        limit: the number of devices to use.
-        rounds: runs of consecutive work a device.
-        lean: index in ``LEANS``: what the decoder leans to.
+        order: The traversal order of the walk.
+        limit: The number of devices to use.
+        rounds: The number of runs of consecutive work on each device.
+        lean: The decoder's preference, an index in ``LEANS``.
     """
 
     order: str
@@ -83,69 +86,86 @@ class Aim:
         return f"{self.order}, {self.limit} devices{rounds}{LEANS[self.lean]}"
 
 
-def device_limits(num_devices: int) -> list[int]:
-    """Return the numbers of devices to aim at: powers of two, and all. Ascending."""
-    return sorted(
-        {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices}
-        | {num_devices}
-    )
+def list_device_limits(num_devices: int) -> list[int]:
+    """Return the numbers of devices to aim at, ascending: powers of two, and all devices."""
+    powers_of_two = {2**exponent for exponent in range(num_devices.bit_length())}
+    return sorted(powers_of_two | {num_devices})
 
 
 def possible_aims(
     problem: Problem, orders: tuple[str, ...], *, tight: bool
 ) -> list[Aim]:
-    """Return all aims of a problem under these orders, of all devices and of fewer by turns.
+    """Return all aims of a problem, in the order in which they are decoded.
 
-    Of fewer devices one comes first, then one aim of each number before a second of any: else all
-    that are decoded on 32 devices would be of 32. Where there are micro-batches chunks come before
-    other walks of as many devices. Rounds need chunks, and rounds above two micro-batches. Where
-    memory is ``tight`` and there are none, chunks also come with the fewest transfers that fit.
+    Aims for all devices alternate with aims for fewer. The first of the latter is for one device.
+    Then each number of devices has one aim before any has a second one; otherwise all aims that are
+    decoded on 32 devices would be for 32.
+
+    With micro-batches, aims in chunks come before other aims for as many devices, and may have
+    several rounds. Without, they come after the others; if memory is tight, there are more of them,
+    with the fewest transfers that fit.
+
+    Args:
+        problem: The problem.
+        orders: The traversal orders that the policy decodes in; ``COORDINATE`` gives chunks.
+        tight: Whether some placement exceeds the memory.
     """
-    limits = device_limits(problem.num_devices)[1:]
+    limits = list_device_limits(problem.num_devices)[1:]
     several = problem.microbatches > 1
-    costly = several or problem.num_devices > 2 * MOST_EVERY
+    is_costly = several or problem.num_devices > 2 * MOST_EVERY
 
-    # 1. Walks without chunks: few devices afford one more.
-    free = [
-        o for o in orders if o != COORDINATE and not (costly and o == "downward-rank")
-    ]
-    result = [Aim(order, limit) for limit in limits for order in free]
+    # 1. Walks without chunks. Only where a decode is cheap, there is one in downward rank too.
+    walk_orders = [order for order in orders if order != COORDINATE]
+    if is_costly:
+        walk_orders = [order for order in walk_orders if order != "downward-rank"]
+    result = [Aim(order, limit) for limit in limits for order in walk_orders]
     if limits:
-        leaning = [order for order in free if order in LEAN_ORDERS]
-        for order in leaning[: 1 if several else 2]:
+        lean_orders = [order for order in walk_orders if order in LEAN_ORDERS]
+        for order in lean_orders[: 1 if several else 2]:
             for lean in range(1, len(LEANS)):
                 result.append(Aim(order, limits[-1], lean=lean))
 
     # 2. Chunks along the coordinate.
     if COORDINATE in orders:
         largest = min(problem.num_devices, MOST_EVERY)
-        every = sorted({*range(2, largest + 1), *limits})
         rounds = ROUNDS if several else ROUNDS[:1]
-        for limit in every:
-            for num_rounds in rounds if limit in limits else rounds[:2]:
+        for limit in sorted({*range(2, largest + 1), *limits}):
+            # Numbers that only chunks have get fewer aims.
+            limit_rounds = rounds if limit in limits else rounds[:2]
+            for num_rounds in limit_rounds:
                 result.append(Aim(COORDINATE, limit, num_rounds))
         if tight and not several:
             result += [Aim(COORDINATE, limit, lean=ANY_LOAD) for limit in limits]
 
-    # 3. Aims of all devices and of fewer by turns; of fewer, one of each number before a second.
+    # 3. With micro-batches chunks come first, without they come last.
     result.sort(key=lambda aim: (aim.order == COORDINATE) != several)
-    of_all = [aim for aim in result if aim.limit == problem.num_devices]
-    all_limits = [aim.limit for aim in result]
-    turn = {aim: all_limits[:i].count(aim.limit) for i, aim in enumerate(result)}
-    fewer = [aim for aim in result if aim.limit < problem.num_devices]
+
+    # 4. Alternate aims for all devices and for fewer; of the latter, the first aims of all numbers
+    # come before the second ones.
+    for_all = [aim for aim in result if aim.limit == problem.num_devices]
+    for_fewer = [aim for aim in result if aim.limit < problem.num_devices]
+    limits_in_order = [aim.limit for aim in result]
+    turn = {aim: limits_in_order[:i].count(aim.limit) for i, aim in enumerate(result)}
 
     def precedence(aim: Aim) -> tuple[int, bool, int]:
         return turn[aim], aim.limit not in limits, -aim.limit
 
-    fewer.sort(key=precedence)
-    turns = zip_longest(of_all, [Aim(orders[0], 1), *fewer])
-    return [aim for pair in turns for aim in pair if aim is not None]
+    for_fewer.sort(key=precedence)
+    one_device = Aim(orders[0], 1)
+    aims: list[Aim] = []
+    for pair in zip_longest(for_all, [one_device, *for_fewer]):
+        aims += [aim for aim in pair if aim is not None]
+    return aims
 
 
-MOST_CUTS = 300
-TOO_MUCH = 100.0  # cost, in all the work, of twice the bytes that fit
-# The share of the lesser of work and transfers that the greater does not hide.
-OVERLAP = 0.1
+MOST_CUTS = 300  # places that a plan may cut at
+TOO_MUCH = (
+    100.0  # penalty of a chunk of twice the bytes that fit, in multiples of all work
+)
+OVERLAP = (
+    0.1  # share of the smaller of work and transfers that the larger does not hide
+)
+TINY = 1e-300  # takes the place of a zero that would be divided by
 
 
 def chunk_plan(
@@ -155,28 +175,37 @@ def chunk_plan(
     margin: float = 0.0,
     any_load: bool = False,
 ) -> IntArray:
-    """Return the device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]
+    """Plan chunks and return the device of each unit. [U]
 
-    ``margin`` times the bytes at the peak have to fit. With ``any_load`` the plan has the least
-    sum of the chunks' costs, not the least greatest: for steps that are no pipeline.
+    Args:
+        graph: The problem's units and their order.
+        limit: The number of devices.
+        rounds: The number of chunks on each device.
+        margin: Factor of the bytes of tensors at the peak; so many have to fit beside the state.
+        any_load: Whether the sum of the chunks' costs is minimised, not the largest cost: for steps
+            that are no pipeline.
     """
     devices = np.sort(device_ranking(graph.space)[:limit])
     order = graph.unit_order
     times = graph.forward.unit_time[:, devices]
     mean_work = graph.forward.unit_work[:, None]
     work = np.where(np.isfinite(times), times, mean_work)[order]
-    nothing = np.zeros((1, len(devices)))
-    work_before = np.concatenate((nothing, np.cumsum(work, axis=0)))
-    crossing = crossing_seconds(graph)
-    cuts = _thinned(work_before[:, 0], crossing)
+    first_row = np.zeros((1, len(devices)))
+    work_before = np.concatenate((first_row, np.cumsum(work, axis=0)))
     walk = graph.forward
-    need = np.concatenate(
-        ([0.0], np.cumsum((walk.unit_state + margin * walk.unit_peak)[order]))
-    )
-    room = walk.memory[devices] / rounds
-    chunks = len(devices) * rounds
+    unit_bytes = (walk.unit_state + margin * walk.unit_peak)[order]
+    bytes_before = np.concatenate(([0.0], np.cumsum(unit_bytes)))
+
+    # Choose the cuts, of which only some are considered.
+    crossing = crossing_seconds(graph)
+    cuts = _select_cuts(work_before[:, 0], crossing)
     cut_after = bottleneck_cuts(
-        work_before[cuts], crossing[cuts], need[cuts], room, chunks, any_load
+        work_before[cuts],
+        crossing[cuts],
+        bytes_before[cuts],
+        walk.memory[devices] / rounds,
+        len(devices) * rounds,
+        any_load,
     )
     position = np.arange(len(order))
     chunk = np.searchsorted(cuts[cut_after], position, side="right")
@@ -186,40 +215,47 @@ def chunk_plan(
 
 
 def crossing_seconds(graph: WalkGraph) -> FloatArray:
-    """Return the seconds of transfers between the first i units in order and the rest. [U + 1]
+    """Return the seconds of transfers between the first i units and the others, for all i. [U + 1]
 
-    A tensor crosses once each way however many consumers it has there; all micro-batches count.
+    Units are in the order of ``graph.unit_order``. A tensor crosses a place once, however many
+    consumers it has behind it; the transfers of all micro-batches are added up.
     """
-    g = graph.graph
-    count = len(graph.unit_order)
-    rank = np.empty(count, np.int64)
-    rank[graph.unit_order] = np.arange(count)
-    produced = rank[graph.unit[g.producer]]
-    consumed = rank[graph.unit[g.consumer]]
-    tensor = g.consumption_tensor
+    ops = graph.graph
+    num_units = len(graph.unit_order)
+    rank = np.empty(num_units, np.int64)
+    rank[graph.unit_order] = np.arange(num_units)
+    produced = rank[graph.unit[ops.producer]]
+    consumed = rank[graph.unit[ops.consumer]]
+    tensor = ops.consumption_tensor
     first = produced.copy()
     last = produced.copy()
     np.minimum.at(first, tensor, consumed)
     np.maximum.at(last, tensor, consumed)
-    seconds = mean_transfer_times(graph.problem, g.size) * graph.problem.microbatches
-    steps = np.zeros(count + 2)
-    np.add.at(steps, first + 1, seconds)
-    np.add.at(steps, last + 1, -seconds)
-    return np.cumsum(steps)[: count + 1]
+
+    # A tensor crosses every place behind its first end and before its last one.
+    seconds = mean_transfer_times(graph.problem, ops.size) * graph.problem.microbatches
+    change = np.zeros(num_units + 2)
+    np.add.at(change, first + 1, seconds)
+    np.add.at(change, last + 1, -seconds)
+    return np.cumsum(change)[: num_units + 1]
 
 
-def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
-    """Return the cuts to choose from, ascending, both ends among them."""
-    count = len(done)
-    if count <= MOST_CUTS:
-        return np.arange(count, dtype=np.int32)
-    share_done = done / max(done[-1], 1e-300)
-    stretch = (share_done * MOST_CUTS).astype(int)
+def _select_cuts(work_before: FloatArray, crossing: FloatArray) -> IntArray:
+    """Return the places that may be cut, ascending, with both ends.
+
+    These are all places, or if there are many, the one with the fewest seconds of transfers in each
+    of ``MOST_CUTS`` stretches of equal work.
+    """
+    num_places = len(work_before)
+    if num_places <= MOST_CUTS:
+        return np.arange(num_places, dtype=np.int32)
+    share = work_before / max(work_before[-1], TINY)
+    stretch = (share * MOST_CUTS).astype(int)
     stretch = np.minimum(stretch, MOST_CUTS - 1)
-    by = np.lexsort((crossing, stretch))
-    begins = np.flatnonzero(np.diff(stretch[by], prepend=-1))
-    firsts = by[begins]
-    cuts = np.concatenate(([0], firsts, [count - 1]))
+    by_stretch = np.lexsort((crossing, stretch))
+    begins = np.flatnonzero(np.diff(stretch[by_stretch], prepend=-1))
+    cheapest = by_stretch[begins]
+    cuts = np.concatenate(([0], cheapest, [num_places - 1]))
     return np.unique(cuts).astype(np.int32)
 
 
@@ -232,17 +268,19 @@ def bottleneck_cuts(
     chunks: int,
     summed: bool,
 ) -> IntArray:
-    """Return which cuts end the chunks but the last, for the least greatest or summed cost. [chunks
-    - 1]
+    """Return the cut at the end of each chunk but the last, an index into cuts. [chunks - 1]
+
+    The largest cost of a chunk is as small as possible, or the sum of their costs.
 
     Args:
-        work_before: work before each cut on each of k devices. [cuts, k]
-        crossing: seconds of the transfers over each cut. [cuts]
-        need: bytes before each cut. [cuts]
-        room: bytes of a chunk on each of k devices. [k]
-        chunks: how many; chunk c is on device c mod k.
-        summed: whether costs add up.
+        work_before: Seconds of the work before each cut on each of k devices. [cuts, k]
+        crossing: Seconds of the transfers over each cut. [cuts]
+        need: Bytes before each cut. [cuts]
+        room: Bytes that a chunk may have on each of k devices. [k]
+        chunks: The number of chunks; chunk c is on device c mod k.
+        summed: Whether the sum of costs is minimised.
     """
+    # best[c, j]: the value of c chunks that end at cut j. came[c, j]: where the last one begins.
     cuts, num_devices = work_before.shape
     everything = greatest(work_before[-1]) + greatest(crossing)
     best = full_table(chunks + 1, cuts, np.inf)
@@ -251,6 +289,7 @@ def bottleneck_cuts(
     for c in range(1, chunks + 1):
         d = (c - 1) % num_devices
         for j in range(cuts):
+            # A chunk that begins earlier has more work: once that is too much, none is better.
             for i in range(j, -1, -1):
                 work = work_before[j, d] - work_before[i, d]
                 if work > best[c, j]:
@@ -268,7 +307,9 @@ def bottleneck_cuts(
                 )
                 value = best[c - 1, i] + cost if summed else max(best[c - 1, i], cost)
                 if value < best[c, j]:
-                    best[c, j], came[c, j] = value, i
+                    best[c, j] = value
+                    came[c, j] = i
+    # Walk back from the last cut.
     result = empty_ints(chunks - 1)
     at = cuts - 1
     for c in range(chunks, 1, -1):

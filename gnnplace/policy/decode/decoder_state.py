@@ -29,10 +29,10 @@ from gnnplace.simulation import (
     PACE,
     Links,
     SendQueues,
-    arrival,
+    compute_arrival,
     fetch,
     fetch_begin,
-    linked,
+    has_link,
     receive_time,
     send_time,
 )
@@ -133,7 +133,7 @@ class Goal(NamedTuple):
 
 
 @inner()
-def nothing_booked(
+def make_empty_schedule(
     num_ops: int, num_tensors: int, num_devices: int, links: Links
 ) -> Booked:
     """Return an empty schedule."""
@@ -154,7 +154,7 @@ def start_state(walk: Walk) -> PartialSchedule:
     usage[1] = -1
     return PartialSchedule(
         full_ints(len(walk.unit_work), -1),
-        nothing_booked(m, walk.num_tensors, num_devices, walk.links),
+        make_empty_schedule(m, walk.num_tensors, num_devices, walk.links),
         zero_floats(num_devices),
         zero_floats(num_devices),
         zero_floats(num_devices),
@@ -202,11 +202,11 @@ def candidates(
                     e = state.device[Index(walk.flow_unit[k])]
                     if e >= 0 and e != d:
                         e = Index(e)
-                        if walk.flow_in[k] >= 0.0 and not linked(
+                        if walk.flow_in[k] >= 0.0 and not has_link(
                             walk.links, e, Index(d)
                         ):
                             good = False
-                        if walk.flow_out[k] >= 0.0 and not linked(
+                        if walk.flow_out[k] >= 0.0 and not has_link(
                             walk.links, Index(d), e
                         ):
                             good = False
@@ -280,13 +280,13 @@ def foresee(
     if not local and booked.arrival[tensor, d] >= 0.0:
         local = True
         at = max(at, booked.arrival[tensor, d])
-    elif not local and linked(links, e, d):
+    elif not local and has_link(links, e, d):
         begin = fetch_begin(links, booked.channel_free, booked.sent, j, e, d, at)
         seen[WAIT, d] = max(seen[WAIT, d], begin - at)
         seen[MOVE, d] += (
             size * links.costs[e, d, PACE] + delays * links.costs[e, d, DELAY]
         )
-        at = arrival(links, e, d, size, begin)
+        at = compute_arrival(links, e, d, size, begin)
         if links.receives_cost:
             seen[EXTRA, d] += receive_time(links, e, d, size)
         if links.sends_cost:
@@ -307,7 +307,7 @@ def bring(
     at = booked.finish[j]
     extra = 0.0
     if e != d:
-        if booked.arrival[tensor, d] < 0.0 and linked(links, e, d):
+        if booked.arrival[tensor, d] < 0.0 and has_link(links, e, d):
             queues = SendQueues(booked.channel_free, booked.free, booked.sent)
             booked.arrival[tensor, d] = fetch(links, queues, j, e, d, size, at)
             if links.receives_cost:

@@ -36,7 +36,7 @@ from gnnplace.graph import (
     zero_single_table,
     zero_table,
 )
-from gnnplace.placers import SearchSpace, device_ranking, now
+from gnnplace.placers import SearchSpace, device_ranking, read_clock
 from gnnplace.policy.decode import ready_queue
 from gnnplace.policy.decode.aims import DECODED, RULES, Aim
 from gnnplace.policy.decode.decoder_state import (
@@ -331,7 +331,7 @@ class ImprovingRollouts(Rollouts):
         """
         best = self.finish(aim, Walked(self.get_start()), deadline)
         for walk_index in range(self.improvement.walks):
-            if walk_index > 0 and now() >= deadline:
+            if walk_index > 0 and read_clock() >= deadline:
                 break
             device = self.improve_once(aim, best.unit_device, margin=margin)
             placement = self.finish(aim, Walked(device), deadline)

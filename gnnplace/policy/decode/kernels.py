@@ -1,10 +1,11 @@
-"""The decoder in numba: features of candidates, scores, decisions.
+"""The decoder in numba: it walks the ops of a problem and decides a device for every unit.
 
-``observe`` fills the features of every candidate device for one decision, each by its name
-(``DYNAMIC`` lists them in that order). The candidate whose weighted sum of features is greatest is
-taken; ``decide`` and ``book`` (``decoder_state``) change the state.
+``decode`` visits ops in a traversal order. At the first op of a unit, ``look`` finds the candidate
+devices and ``observe`` computes F features of each; ``DYNAMIC`` has the names of the features. The
+unit gets the candidate with the greatest weighted sum of features. ``decide`` and ``book``
+(``decoder_state``) then change the partial schedule.
 
-Complexity of a decode: O(D * (m + inputs + flows + decisions * F)).
+Complexity of a decode of m ops on D devices: O(D * (m + inputs + flows + decisions * F)).
 """
 
 from __future__ import annotations
@@ -52,24 +53,25 @@ from gnnplace.policy.decode.ready_queue import (
     start_queue,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.policy.naming import NamedRow, list_feature_names, named_columns
-from gnnplace.simulation import DELAY, PACE, find_free_time, linked, seconds_between
+from gnnplace.policy.naming import NamedRow, list_feature_names, name_columns
+from gnnplace.simulation import DELAY, PACE, find_free_time, has_link, seconds_between
 
 HERE, NEAR, FLOW = range(SENDING + 1, SENDING + 4)
-SCRATCH = FLOW + 1  # numbers a device that ``observe`` adds up
-MOST = 4.0  # ratios to the ideal share of a device are cut off here
+SCRATCH = FLOW + 1  # numbers that ``observe`` adds up for each device
+MOST = 4.0  # largest feature that is a ratio, such as to a device's ideal share of the work
 
 
 @inner(_nrt=False)
 def log_above(value: float) -> float:
-    """Return ``log(1 + value)`` in single precision, as features are: a third of the time of
-    ``log1p``.
+    """Return ``log(1 + value)`` in single precision, which features have.
+
+    It takes a third of the time of ``log1p``.
     """
     return np.log(np.float32(1.0 + value))
 
 
 @inner(_nrt=False)
-@named_columns("f")
+@name_columns("f")
 def observe(
     walk: Walk,
     state: PartialSchedule,
@@ -79,10 +81,16 @@ def observe(
     scratch: FloatArray,
     out: SingleArray,
 ) -> None:
-    """Write the features of every candidate device for the unit of visited op ``i``. ``out``: [D,
-    F].
+    """Write the features of every candidate device for the unit of an op.
 
-    ``scratch``: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
+    Args:
+        walk: The problem, as flat arrays in the walk's direction.
+        state: The schedule so far.
+        i: The visited op.
+        goal: What the decode aims at.
+        allowed: Whether a device is a candidate. [D]
+        scratch: Room for ``SCRATCH`` numbers for each device; overwritten. [SCRATCH, D]
+        out: Output: features, 0 for devices that are no candidates. [D, F]
     """
     limit = goal.limit
     rounds = goal.rounds
@@ -105,42 +113,43 @@ def observe(
     num_local = scratch[HERE]
     near = scratch[NEAR]
     flow = scratch[FLOW]
-    # When the op's inputs are on each device, and what it takes to bring them there.
-    inputs = 0
+    # 1. When the op's inputs are on each device, and what it takes to bring them there.
+    num_inputs = 0
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
         j = Index(walk.before_op[k])
         tensor = Index(walk.before_tensor[k])
         if booked.finish[j] < 0.0:
             continue
-        inputs += 1
-        e = Index(state.device[Index(walk.unit[j])])
+        num_inputs += 1
+        input_device = Index(state.device[Index(walk.unit[j])])
         size = walk.before_size[k]
-        input_tensor = InputTensor(j, tensor, size, e)
+        input_tensor = InputTensor(j, tensor, size, input_device)
         for d in range(num_devices):
             if allowed[d] and foresee(
                 links, booked, input_tensor, Index(d), 1.0, scratch
             ):
                 num_local[d] += 1.0
-    # What the unit exchanges with its placed neighbours.
-    near_all = 0.0
+    # 2. Bytes and seconds of what the unit exchanges with its neighbours that are placed.
+    near_total = 0.0
     for k in range(Index(walk.flow_offset[u]), Index(walk.flow_offset[u + ONE])):
         if state.device[Index(walk.flow_unit[k])] < 0:
             continue
-        e = Index(state.device[Index(walk.flow_unit[k])])
+        near_device = Index(state.device[Index(walk.flow_unit[k])])
         into = max(walk.flow_in[k], 0.0)
         out_of = max(walk.flow_out[k], 0.0)
-        near[e] += into + out_of
-        near_all += into + out_of
+        near[near_device] += into + out_of
+        near_total += into + out_of
         for d in range(num_devices):
-            if allowed[d] and Index(d) != e:
+            if allowed[d] and Index(d) != near_device:
                 flow[d] += (
-                    into * links.costs[e, d, PACE] + out_of * links.costs[d, e, PACE]
+                    into * links.costs[near_device, d, PACE]
+                    + out_of * links.costs[d, near_device, PACE]
                 )
                 if walk.flow_in[k] >= 0.0:
-                    flow[d] += links.costs[e, d, DELAY]
+                    flow[d] += links.costs[near_device, d, DELAY]
                 if walk.flow_out[k] >= 0.0:
-                    flow[d] += links.costs[d, e, DELAY]
-    # The best of all candidates, which features compare each one with.
+                    flow[d] += links.costs[d, near_device, DELAY]
+    # 3. The best value of any candidate, which features compare each candidate with.
     least_start = np.inf
     least_finish = np.inf
     least_ready = np.inf
@@ -158,7 +167,7 @@ def observe(
             least_time = min(least_time, walk.unit_time[u, d])
             least_load = min(least_load, state.load[d])
             least_device = min(least_device, walk.device_time[d])
-    # The features of each candidate.
+    # 4. The features of each candidate.
     current = state.usage[1]
     over = max(0.0, run - 1.0) if goal.chunks else 0.0
     progress = state.sums[0] / walk.work
@@ -169,7 +178,7 @@ def observe(
                 f[k] = 0.0
             continue
         begin = max(booked.free[d], ready[d]) + extra[d]
-        end = begin + walk.time[i, d] + sending[d]  # with what it keeps senders from
+        end = begin + walk.time[i, d] + sending[d]  # with the senders' overheads
         load = state.load[d] + walk.unit_time[u, d]
         f["earliest finish above the best, out of chunks"] = log_above(
             (end - least_finish) / scale
@@ -187,10 +196,10 @@ def observe(
             MOST, (end - least_finish) / ideal
         )
         f["share of placed neighbours' bytes there"] = (
-            near[d] / near_all if near_all > 0.0 else 0.0
+            near[d] / near_total if near_total > 0.0 else 0.0
         )
         f["share of this op's inputs there"] = (
-            num_local[d] / inputs if inputs > 0 else 0.0
+            num_local[d] / num_inputs if num_inputs > 0 else 0.0
         )
         f["load after, of the ideal share"] = min(MOST, load / ideal)
         f["load after, above the ideal share"] = min(MOST, max(0.0, load / ideal - 1.0))
@@ -224,7 +233,7 @@ def observe(
         f["mean transfer from the device before, or to all"] = 0.0
         source = Index(current)
         target = Index(d)
-        if current >= 0 and d != current and linked(links, source, target):
+        if current >= 0 and d != current and has_link(links, source, target):
             busy = (
                 find_free_time(links, booked.channel_free, source, target) - least_start
             )
@@ -250,6 +259,7 @@ def observe(
         )
         f["in chunks"] = goal.chunks
         f["the chunk plan's device"] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
+        # Some aims ignore a feature, or replace it.
         if goal.chunks:
             f["earliest finish above the best, out of chunks"] = 0.0
         if goal.lean > 0:
@@ -266,7 +276,13 @@ NUM_DYNAMIC = len(DYNAMIC)
 
 @inner(fastmath={"contract", "reassoc"}, _nrt=False)
 def score(weights: SingleArray, features: SingleArray, d: int) -> float:
-    """Return the weighted sum of the features of candidate ``d``. [F], [D, F]"""
+    """Return the weighted sum of the features of candidate ``d``.
+
+    Args:
+        weights: Weight of each feature. [F]
+        features: Features of the candidates. [D, F]
+        d: The candidate.
+    """
     total = np.float32(0.0)
     for f in range(len(weights)):
         total += features[d, f] * weights[f]
@@ -275,7 +291,7 @@ def score(weights: SingleArray, features: SingleArray, d: int) -> float:
 
 @inner(_nrt=False)
 def only(allowed: BoolArray) -> int:
-    """Return the first candidate, or the first device where there is none."""
+    """Return the first candidate, or device 0 if there is none."""
     for d in range(len(allowed)):
         if allowed[d]:
             return d
@@ -290,8 +306,14 @@ def greatest_score(
     noise: SingleArray,
     unit: int,
 ) -> int:
-    """Return the candidate of the greatest score; arguments as of ``decode``. ``features``:
-    [D, F]
+    """Return the candidate with the greatest score.
+
+    Args:
+        weights: Weight of each feature. [F]
+        features: Features of the candidates. [D, F]
+        allowed: Whether a device is a candidate. [D]
+        noise: Numbers that are added to the scores, or no rows. [U, D]
+        unit: The unit that is decided.
     """
     best: float | np.floating = -np.inf
     choice = only(allowed)
@@ -309,14 +331,14 @@ def greatest_score(
 
 
 class Decoding(NamedTuple):
-    """Settings of one decode.
+    """The settings of one decode.
 
     Attributes:
-        order: Visited ops in the order of the walk. [m]
-        goal: What to aim at.
-        margin: On the bytes at the peak, for the memory mask.
-        noise: Added to the scores of each unit's candidates. [U, D], or no rows
-        forced: Device of each unit, -1 for the decoder's choice. [U]
+        order: The visited ops in the order of the walk. [m]
+        goal: What the decode aims at.
+        margin: Factor of the bytes at the peak, in the test whether a unit fits on a device.
+        noise: Numbers that are added to the scores of each unit's candidates, or no rows. [U, D]
+        forced: Device of each unit, -1 where the decoder decides. [U]
     """
 
     order: IntArray
@@ -336,20 +358,19 @@ def look(
     record: DecisionRecord,
     count: int,
 ) -> int:
-    """Find the candidates of a decision and their features; record them where there are rows for
-    it.
+    """Find the candidates of a decision and their features, and record them if that is wanted.
 
     Args:
-        walk: the problem, as flat arrays in the walk's direction.
-        state: the schedule so far.
-        i: the visited op whose unit is to be decided.
-        decoding: what is aimed at, and which devices are forced.
+        walk: The problem, as flat arrays in the walk's direction.
+        state: The schedule so far.
+        i: The visited op whose unit is to be decided.
+        decoding: The settings of the decode.
         room: Output: the candidates and their features.
-        record: Output: the same in row ``count``, if there are rows.
-        count: the number of decisions so far.
+        record: Output: the same, in row ``count``; without rows nothing is recorded.
+        count: The number of decisions so far.
 
     Returns:
-        The number of candidates; 1 where nothing has to be decided or recorded.
+        The number of candidates; 1 if the device is forced and nothing is recorded.
     """
     goal = decoding.goal
     unit = walk.unit[i]
@@ -378,9 +399,16 @@ def decide_all(
     record: DecisionRecord,
     room: DecisionRoom,
 ) -> int:
-    """Run the loop of ``decode``, where nothing is allocated; return the number of decisions.
+    """Run the loop of ``decode``, which allocates nothing. Return the number of decisions.
 
-    Arguments are those of ``decode`` and of ``look``, and the state and the queue to begin with.
+    Args:
+        walk: The problem, as flat arrays in the walk's direction.
+        s: The schedule to begin with; changed in place.
+        queue: The ready ops, for rules that choose the next op by time.
+        weights: Weight of each feature. [F]
+        decoding: The settings of the decode.
+        record: Output: every decision; without rows nothing is recorded.
+        room: Buffers for one decision.
     """
     order = decoding.order
     goal = decoding.goal
@@ -395,6 +423,7 @@ def decide_all(
         if far:
             approach(walk, s, queue, order, k, by_time)
         u = walk.unit[i]
+        # The first op of a unit decides for all of them.
         if s.device[u] < 0:
             choice = decoding.forced[u]
             number = look(walk, s, i, decoding, room, record, count)
@@ -422,10 +451,10 @@ def decode(
     """Decide a device for every unit.
 
     Args:
-        walk: the problem, as flat arrays in the walk's direction.
-        weights: the weight of each feature. [F]
-        decoding: Order, aims, and forced devices.
-        record: Output: every decision, or no rows if not wanted.
+        walk: The problem, as flat arrays in the walk's direction.
+        weights: Weight of each feature. [F]
+        decoding: The settings of the decode.
+        record: Output: every decision; without rows nothing is recorded.
 
     Returns:
         The final state, and the number of decisions.

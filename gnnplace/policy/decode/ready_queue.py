@@ -38,7 +38,7 @@ from gnnplace.graph import (
     zero_longs,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation import arrival, fetch_begin, linked, receive_time
+from gnnplace.simulation import compute_arrival, fetch_begin, has_link, receive_time
 
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import PartialSchedule
@@ -175,12 +175,12 @@ def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
             if e != target:
                 if booked.arrival[tensor, d] >= 0.0:
                     at = max(at, booked.arrival[tensor, d])
-                elif linked(links, e, target):
+                elif has_link(links, e, target):
                     size = walk.before_size[k]
                     at = fetch_begin(
                         links, booked.channel_free, booked.sent, Index(j), e, target, at
                     )
-                    at = arrival(links, e, target, size, at)
+                    at = compute_arrival(links, e, target, size, at)
                     if links.receives_cost:
                         extra += receive_time(links, e, target, size)
             ready = max(ready, at)

@@ -16,7 +16,7 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph import COORDINATE, Direction
-from gnnplace.placers import LARGE, Found, SearchSpace, now, round_priority
+from gnnplace.placers import LARGE, Found, SearchSpace, read_clock, round_priority
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import (
     ANY_LOAD,
@@ -190,9 +190,9 @@ class Rollouts:
             margin=margin,
             rows=0,
         )[0]
-        return Walked(state.device, self._booked(aim, state.booked.finish))
+        return Walked(state.device, self._order_by_booking(aim, state.booked.finish))
 
-    def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
+    def _order_by_booking(self, aim: Aim, finish: FloatArray) -> IntArray | None:
         """Return the ops in the order of their booked times, if that is an order of the whole
         graph. [n]
         """
@@ -274,18 +274,18 @@ class Rollouts:
             priorities: More priorities of ops, where there are several micro-batches. Each [n].
         """
         device = self.space.spread(walked.unit_device)
-        late = self.space.problem.num_ops > LARGE and now() >= deadline
+        late = self.space.problem.num_ops > LARGE and read_clock() >= deadline
         if late and walked.order is not None:
             score = self.space.score(device, walked.order)
-            return self.decoded(score, walked.unit_device, walked.order, aim)
+            return self.decode_once(score, walked.unit_device, walked.order, aim)
         if self.space.problem.microbatches > 1 and aim.rounds > 1:
             priorities = [self.round_priority(aim.rounds), *priorities]
         score, order = order_by_justification(
             self.space, device, booked=walked.order, priorities=priorities
         )
-        return self.decoded(score, walked.unit_device, order, aim)
+        return self.decode_once(score, walked.unit_device, order, aim)
 
-    def justified(self, placement: Found) -> Decoded:
+    def justify_placement(self, placement: Found) -> Decoded:
         """Return a placement of another placer, justified; the aim has its note as its order."""
         compiled = self.space.compiled
         device = placement.device
@@ -293,9 +293,9 @@ class Rollouts:
         score, order = best_order(self.space, device, [placement.order, justified])
         unit_device = self.space.find_unit_devices(device)
         aim = Aim(placement.note, len(np.unique(unit_device)))
-        return self.decoded(score, unit_device, order, aim)
+        return self.decode_once(score, unit_device, order, aim)
 
-    def decoded(
+    def decode_once(
         self, score: float, unit_device: IntArray, order: IntArray, aim: Aim
     ) -> Decoded:
         """Return a placement of that score, and whether it fits."""
@@ -332,17 +332,17 @@ class Rollouts:
         none is.
         """
         choices: list[Decoded] = []
-        begun = now()
+        begun = read_clock()
         if deadline < np.inf:
             until = begun + SHARE * (deadline - begun)
         else:
             until = begun
         for tried, aim in enumerate(self.aims):
-            if not choices or now() < (deadline if tried < most else until):
-                choices += self.widened(aim, deadline)
+            if not choices or read_clock() < (deadline if tried < most else until):
+                choices += self.decode_widened(aim, deadline)
         return sorted(choices, key=SCORE)
 
-    def widened(self, aim: Aim, deadline: float = np.inf) -> list[Decoded]:
+    def decode_widened(self, aim: Aim, deadline: float = np.inf) -> list[Decoded]:
         """Decode under one aim with wider and wider margins, until one fits the memory."""
         decodes: list[Decoded] = []
         for margin in self.margins:

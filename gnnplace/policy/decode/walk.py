@@ -27,7 +27,7 @@ from gnnplace.graph import (
     downward_rank,
     follow_forward,
     full_floats,
-    grouped,
+    group_entries,
     kernel,
     sum_finite,
     traversal,
@@ -364,7 +364,7 @@ def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
     tensor = graph.consumption_tensor
     ends = (graph.producer[tensor], graph.consumer.copy())
     source, reader = ends[::-1] if backwards else ends
-    offset, by_op = grouped(reader, graph.num_ops)
+    offset, by_op = group_entries(reader, graph.num_ops)
     return {
         "before_offset": offset,
         "before_op": source[by_op],

@@ -69,7 +69,7 @@ def build_clusters(graph: WalkGraph) -> Clusters:
     edges = (source[forward], target[forward], flow[forward])
     aims = [max(2, aim * num_devices) for aim in AIMS] + [2]
     ordered_work = walk.unit_work[graph.unit_order]
-    of = nested(*edges, ordered_work, aims)[:, rank]
+    of = make_nested_clusters(*edges, ordered_work, aims)[:, rank]
     # Clusters of all levels are numbered one level after the other.
     clusters_of_level = of.max(axis=1) + 1
     first = np.concatenate(([0], np.cumsum(clusters_of_level)[:-1]))
@@ -109,7 +109,7 @@ def flow_seconds(graph: WalkGraph) -> FloatArray:
     return seconds
 
 
-def nested(
+def make_nested_clusters(
     source: LongArray,
     target: LongArray,
     seconds: FloatArray,
@@ -129,8 +129,8 @@ def nested(
     work = work.copy()
     total_work = float(work.sum())
     level_of = dict[int, LongArray]()
-    finer = _doubled(aims[0], len(work))
-    coarser = _doubled(2, aims[0])
+    finer = _list_doubles(aims[0], len(work))
+    coarser = _list_doubles(2, aims[0])
     steps = {*aims, *finer, *coarser}
     for aim in sorted(steps, reverse=True):
         for _ in range(PASSES):
@@ -148,7 +148,7 @@ def nested(
     return np.stack(levels).astype(np.int64)
 
 
-def _doubled(first: int, limit: int) -> list[int]:
+def _list_doubles(first: int, limit: int) -> list[int]:
     """Return ``first`` and its doubles below ``limit``."""
     return [first * 2**k for k in range(64) if first * 2**k < limit]
 
@@ -232,7 +232,7 @@ class HeldClusters(NamedTuple):
 
 
 @inner()
-def nothing_held(clusters: Clusters, num_devices: int) -> HeldClusters:
+def make_empty_holdings(clusters: Clusters, num_devices: int) -> HeldClusters:
     """Return what devices hold before the first decision: nothing."""
     count = len(clusters.work)
     return HeldClusters(

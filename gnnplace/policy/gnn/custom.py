@@ -7,7 +7,7 @@ tiny graphs, together and alone: that gives the width of its states, and finds a
 
 If a checkpoint names a class, loading it imports that class, which runs code. This is allowed for
 classes of this package, of torch, of PyTorch Geometric and of the working folder; for any other
-only within ``trusting``.
+only within ``trust_classes``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _trusting = ContextVar("trusting", default=False)
 
 
 @contextmanager
-def trusting(everything: bool = True) -> Iterator[None]:
+def trust_classes(everything: bool = True) -> Iterator[None]:
     """Import any class that a description names, within it."""
     token = _trusting.set(everything)
     try:
@@ -44,7 +44,7 @@ def trusting(everything: bool = True) -> Iterator[None]:
         _trusting.reset(token)
 
 
-def described(encoder: Callable[..., nn.Module]) -> dict[str, Any]:
+def describe_class(encoder: Callable[..., nn.Module]) -> dict[str, Any]:
     """Return ``class_path`` and ``init_args`` of a class, or of a class with some of its arguments.
 
     Raises:
@@ -82,7 +82,7 @@ def _plain(name: str, value: object) -> object:
     if isinstance(value, dict):
         return {key: _plain(f"{name}.{key}", one) for key, one in value.items()}
     if isinstance(value, functools.partial) or inspect.isclass(value):
-        return described(cast("Any", value))
+        return describe_class(cast("Any", value))
     raise InputError(
         f"encoder: {name} is a {type(value).__name__}; give plain values or classes"
     )
@@ -92,24 +92,24 @@ def build_encoder(description: dict[str, Any], inputs: int) -> tuple[nn.Module, 
     """Build the encoder of a description; return it and the width of its states.
 
     Args:
-        description: what ``described`` gives.
+        description: what `describe_class` gives.
         inputs: number of features of an op.
 
     Raises:
         InputError: a class is missing, is not trusted, or cannot be made or used.
     """
-    from gnnplace.policy.gnn.pyg import no_files_left
+    from gnnplace.policy.gnn.pyg import without_generated_files
 
     label = f"encoder {description.get('class_path')}"
     factory = _factory(description, "encoder")
     try:
-        with no_files_left():
+        with without_generated_files():
             encoder = factory(inputs)
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{label}: cannot be made: {said(error)}") from None
-    return encoder, _tried(encoder, inputs, label)
+    return encoder, _try_encoder(encoder, inputs, label)
 
 
 def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
@@ -183,7 +183,7 @@ def _places(path: str) -> list[Path]:
     ]
 
 
-def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
+def _try_encoder(encoder: nn.Module, inputs: int, what: str) -> int:
     """Return the width of an encoder's states.
 
     Raises:

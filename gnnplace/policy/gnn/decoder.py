@@ -9,11 +9,11 @@ prior: parameters begin at random, and no feature is added to a score.
 ``kernels`` walks with the same scores in numba, for inference and for drawing samples.
 
 The first decision, made once for the whole graph, is the number of devices (``DeviceCount``): each
-number in ``device_limits`` gets a score from the mean and the maximum of the encoder's states. The
-walk then uses at most the number with the highest score (``Goal.limit``), which the decoder sees
-among its features. This matters because a branch gains by moving to another device only as a whole.
-When every op decided for itself, a network that would move with a probability of 40 % never moved.
-With the number decided first, later decisions know that other devices are to be used.
+number in ``list_device_limits`` gets a score from the mean and the maximum of the encoder's states.
+The walk then uses at most the number with the highest score (``Goal.limit``), which the decoder
+sees among its features. This matters because a branch gains by moving to another device only as a
+whole. When every op decided for itself, a network that would move with a probability of 40 % never
+moved. With the number decided first, later decisions know that other devices are to be used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.aims import list_device_limits
 from gnnplace.policy.gnn.clusters import NUM_CANDIDATE
 
 GAIN = 0.1  # spread of the last layer's weights: first scores are close to even
@@ -134,12 +134,12 @@ class DeviceCount(nn.Module):
     def choice(self, states: Tensor, num_devices: int) -> int:
         """Return the number of devices of the greatest score, the greater one of equals."""
         scores = self(states, num_devices).tolist()
-        return max(zip(scores, device_limits(num_devices), strict=True))[1]
+        return max(zip(scores, list_device_limits(num_devices), strict=True))[1]
 
 
 def limit_features(num_devices: int) -> Tensor:
     """Return what is known of each number of devices, named by ``LIMIT``. [limits, len(LIMIT)]"""
-    limits = np.array(device_limits(num_devices), np.float32)
+    limits = np.array(list_device_limits(num_devices), np.float32)
     return torch.from_numpy(
         np.stack([1 / limits, limits / num_devices, np.log(limits)], axis=1)
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.placers import now
+from gnnplace.placers import read_clock
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.gnn.kernels import DecoderNetwork
@@ -59,7 +59,7 @@ class NetworkDecodes:
         ):
             walked = Walked(unit_device)
             decodes.append(self.rollouts.finish(self.aim, walked, deadline, priorities))
-            if now() >= deadline:
+            if read_clock() >= deadline:
                 break
         return decodes
 

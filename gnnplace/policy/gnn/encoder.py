@@ -82,7 +82,9 @@ class EncoderInputs(NamedTuple):
         return EncoderInputs(*(one.to(device) for one in self))
 
 
-def aggregated(values: Tensor, index: Tensor, size: int, how: str = "mean") -> Tensor:
+def aggregate_rows(
+    values: Tensor, index: Tensor, size: int, how: str = "mean"
+) -> Tensor:
     """Return the mean or maximum of the rows of each group; zero for a group of none. [size, H]
 
     Args:
@@ -113,7 +115,7 @@ class Messages(nn.Module):
         source, target = edge_index
         sent = self.other(values)[source]
         message = torch.relu(sent + self.edge(edge_attr))
-        return aggregated(message, target, len(values), self.aggregation)
+        return aggregate_rows(message, target, len(values), self.aggregation)
 
 
 MakeMessages = Callable[[int, str], nn.Module]
@@ -138,8 +140,8 @@ class MessageLayer(nn.Module):
         """Return new states of all ops. ``values``: [m, hidden]"""
         y = self.norm(values)
         graphs = data.num_graphs
-        pooled = aggregated(y, data.bucket, graphs * NUM_BUCKETS)
-        graph_mean = aggregated(y, data.batch, graphs)
+        pooled = aggregate_rows(y, data.bucket, graphs * NUM_BUCKETS)
+        graph_mean = aggregate_rows(y, data.batch, graphs)
         lanes = pooled.view(graphs, NUM_BUCKETS, -1).transpose(1, 2)
         along = torch.relu(self.along(lanes))
         along = along.transpose(1, 2).reshape(pooled.shape)
@@ -152,7 +154,7 @@ class MessageLayer(nn.Module):
         update = (
             update
             + self._shared(along, graph_mean)[data.bucket]
-            + self._of_clusters(y, data.clusters)
+            + self._sum_clusters(y, data.clusters)
         )
         return values + cast("Tensor", self.update[1:](update))
 
@@ -166,14 +168,14 @@ class MessageLayer(nn.Module):
         of_bucket = linear(along, weight[:, 3 * hidden : 4 * hidden])
         return of_bucket + of_graph.repeat_interleave(NUM_BUCKETS, 0)
 
-    def _of_clusters(self, y: Tensor, clusters: Tensor) -> Tensor:
+    def _sum_clusters(self, y: Tensor, clusters: Tensor) -> Tensor:
         """Return what the means of an op's clusters add within ``update``. [m, 2 hidden]"""
         enter = cast("nn.Linear", self.update[0])
         weights = enter.weight[:, 5 * y.shape[1] :]
         total = y.new_zeros(len(y), weights.shape[0])
         chunks = weights.chunk(NUM_POOLED, dim=1)
         for of, weight in zip(clusters, chunks, strict=True):
-            mean = aggregated(y, of, int(of.max()) + 1)
+            mean = aggregate_rows(y, of, int(of.max()) + 1)
             total = total + linear(mean, weight)[of]
         return total
 

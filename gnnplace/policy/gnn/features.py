@@ -17,7 +17,7 @@ from gnnplace.policy.naming import (
     NamedRow,
     compute_version,
     list_feature_names,
-    named_columns,
+    name_columns,
 )
 from gnnplace.policy.weights import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
@@ -60,7 +60,7 @@ def cluster_features(graph: WalkGraph, clusters: Clusters) -> FloatArray:
     return np.stack(out)
 
 
-@named_columns("out")
+@name_columns("out")
 def _write_static(graph: WalkGraph, out: NamedRow) -> None:
     problem = graph.problem
     walk = graph.forward
@@ -126,7 +126,7 @@ def device_features(graph: WalkGraph) -> SingleArray:
     return np.ascontiguousarray(out.T)
 
 
-@named_columns("out")
+@name_columns("out")
 def _write_device(graph: WalkGraph, out: NamedRow) -> None:
     walk = graph.forward
     problem = graph.problem

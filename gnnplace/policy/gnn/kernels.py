@@ -42,7 +42,7 @@ from gnnplace.policy.gnn.clusters import (
     NUM_CANDIDATE,
     Clusters,
     hold,
-    nothing_held,
+    make_empty_holdings,
     observe_held,
 )
 
@@ -211,7 +211,7 @@ def walk_through(
     num_units = len(walk.unit_work)
     state = start_state(walk)
     room = make_scratch(network)
-    clusters_held = nothing_held(clusters, num_devices)
+    clusters_held = make_empty_holdings(clusters, num_devices)
     share = num_devices / num_units
     count = 0
     scratch = zero_table(SCRATCH, num_devices)

@@ -9,10 +9,10 @@ as the nearest order that does. A draw takes each op by the softmax of the ready
     log p(order) = sum over steps of (priority(chosen) - log sum over ready ops of exp(priority))
 
 whose gradient by an op's priority is the number of times that it was chosen (one) minus the sum of
-its shares in the softmax while it was ready. ``order_gradient`` computes it exactly.
-``raced`` draws by exponential waiting times from when an op gets ready, of rate exp(priority): they
-have no memory, so that the first to end is such a choice at every step. (Gumbel noise that is drawn
-once an op would favour ops that get ready late.)
+its shares in the softmax while it was ready. ``order_gradient`` computes it exactly. ``race_ops``
+draws by exponential waiting times from when an op gets ready, of rate exp(priority): they have no
+memory, so that the first to end is such a choice at every step. (Gumbel noise that is drawn once an
+op would favour ops that get ready late.)
 Complexity: an order O((m + edges) log m), a gradient O(edges + m * most ready ops).
 """
 
@@ -26,7 +26,7 @@ from gnnplace.graph import (
     heap_pop,
     heap_push,
     kernel,
-    least_first,
+    order_producers_first,
     zero_floats,
     zero_ints,
 )
@@ -46,21 +46,23 @@ def first_priority(order: IntArray) -> FloatArray:
 def priority_order(graph: ComputationGraph, priority: FloatArray) -> IntArray:
     """Return the ops, producers first, of the ready ones always that of highest priority. [m]"""
     preferred = np.argsort(-priority, kind="stable").astype(np.int32)
-    return np.asarray(least_first(graph.successor_offset, graph.successor, preferred))
+    return np.asarray(
+        order_producers_first(graph.successor_offset, graph.successor, preferred)
+    )
 
 
-def drawn_order(
+def draw_order(
     graph: ComputationGraph, priority: FloatArray, rng: np.random.Generator
 ) -> IntArray:
     """Draw an order: ops, producers first, each taken by the softmax over the ready ones. [m]"""
     wait = rng.exponential(size=len(priority)) * np.exp(
         priority.max(initial=0.0) - priority
     )
-    return np.asarray(raced(graph.successor_offset, graph.successor, wait))
+    return np.asarray(race_ops(graph.successor_offset, graph.successor, wait))
 
 
 @kernel
-def raced(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
+def race_ops(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
     """Return ops in the order in which they end, each so long after it is ready. [m]
 
     Args:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse
-from gnnplace.graph import base_of, check_network_order
+from gnnplace.graph import check_network_order, get_base_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.custom import build_encoder, check_trusted
@@ -94,7 +94,7 @@ class GnnPolicy(SavedNetwork):
                 f"{FEATURE_VERSION}; train it anew (trainers/gnn) or install the version that "
                 "made it"
             )
-        base = base_of(order)
+        base = get_base_order(order)
         if ":" in order:
             check_trusted((base or order).rpartition(":")[0], f"order {order!r}")
         check_network_order(order)

@@ -18,9 +18,9 @@ from itertools import cycle
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.graph import base_of
-from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired
-from gnnplace.policy.decode.aims import Aim, device_limits
+from gnnplace.graph import get_base_order
+from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, is_expired
+from gnnplace.policy.decode.aims import Aim, list_device_limits
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
 from gnnplace.policy.gnn.decodes import NetworkDecodes
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
@@ -49,7 +49,11 @@ class GnnPlacer(Placer):
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
     ) -> Found:
         policy = self.policy or load_gnn()
-        if self.order and base_of(self.order) is not None and policy.priority is None:
+        if (
+            self.order
+            and get_base_order(self.order) is not None
+            and policy.priority is None
+        ):
             raise InputError(
                 f"order {self.order!r}: this network learned none; train one with "
                 f"--model.order={self.order}"
@@ -83,8 +87,8 @@ def _search_on(
     best: Decoded = RefiningPasses(rollouts).best(ranked, deadline)
     count = len(ranked)
     note = f"{episodes.name}, the best of {count} decodes, refined"
-    for limit in cycle(device_limits(rollouts.space.problem.num_devices)):
-        if expired(deadline):
+    for limit in cycle(list_device_limits(rollouts.space.problem.num_devices)):
+        if is_expired(deadline):
             break
         for unit_device in episodes.draws(
             network, 1, rng, shared=1, limit=limit
@@ -92,6 +96,6 @@ def _search_on(
             count += 1
             score, order = episodes.sequence(unit_device)
             if score < best.score:
-                best = rollouts.decoded(score, unit_device, order, decodes.aim)
+                best = rollouts.decode_once(score, unit_device, order, decodes.aim)
                 note = f"{episodes.name}, one of {count} decodes"
     return Found(rollouts.space.spread(best.unit_device), best.order, note)

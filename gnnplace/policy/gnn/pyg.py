@@ -53,7 +53,7 @@ def make_graph_batch(inputs: Sequence[EncoderInputs]) -> Batch:
 
 
 @contextmanager
-def no_files_left() -> Iterator[None]:
+def without_generated_files() -> Iterator[None]:
     """Make PyG's layers within it; the code that each generates leaves no file behind."""
     default_folder = tempfile.tempdir
     with tempfile.TemporaryDirectory() as folder:
@@ -84,10 +84,10 @@ class MessagePassingMessages(MessagePassing):  # type: ignore[misc]
         return torch.relu(x_j + self.edge(edge_attr))
 
 
-def over_message_passing(plain: Encoder) -> Encoder:
+def convert_to_message_passing(plain: Encoder) -> Encoder:
     """Return the same encoder, its parameters too, over PyG's message passing."""
     enter: Any = plain.enter[0]
-    with no_files_left():
+    with without_generated_files():
         encoder = Encoder(
             enter.in_features,
             enter.out_features,

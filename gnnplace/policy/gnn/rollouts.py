@@ -23,9 +23,9 @@ from numpy.random import Generator
 from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph import base_of
+from gnnplace.graph import get_base_order
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.aims import list_device_limits
 from gnnplace.policy.decode.decoder_state import DecisionRecord
 from gnnplace.policy.decode.ordering import order_by_justification
 from gnnplace.policy.decode.walk import Walk, WalkGraph
@@ -35,7 +35,7 @@ from gnnplace.policy.gnn.encoder import EncoderInputs
 from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import (
-    drawn_order,
+    draw_order,
     first_priority,
     priority_order,
 )
@@ -54,7 +54,7 @@ def gumbel_noise(
     return rng.gumbel(size=(count, units, devices)).astype(np.float32)
 
 
-def shared_noise(
+def draw_shared_noise(
     rng: np.random.Generator, count: int, clusters: IntArray, devices: int
 ) -> SingleArray:
     """Draw noise that is shared within clusters of a random level. [count, U, devices]
@@ -112,7 +112,7 @@ class Episodes:
 
     Args:
         space: the problem with its simulator and its units.
-        order: the traversal order, or the network's own (``base_of``).
+        order: the traversal order, or the network's own (`get_base_order`).
         graph: what is walked, where it has been made before.
     """
 
@@ -121,7 +121,7 @@ class Episodes:
     ) -> None:
         self.space = space
         self.name = order
-        self.base = base_of(order)
+        self.base = get_base_order(order)
         self.graph = graph or WalkGraph(space)
         if space.memory_matters:
             self.margin = MARGIN
@@ -184,7 +184,7 @@ class Episodes:
         priority = self.priority(network)
         graph = self.graph.graph
         if rng:
-            drawn = [drawn_order(graph, priority, rng) for _ in range(count)]
+            drawn = [draw_order(graph, priority, rng) for _ in range(count)]
         else:
             drawn = []
         return np.stack([priority_order(graph, priority), *drawn])
@@ -249,7 +249,7 @@ class Episodes:
         devices = self.space.problem.num_devices
         noise = temperature * gumbel_noise(rng, count, units, devices)
         noise = np.concatenate(
-            [noise, shared_noise(rng, shared, self.clusters.of, devices)]
+            [noise, draw_shared_noise(rng, shared, self.clusters.of, devices)]
         )
         order = self.orders(network, count + shared, rng)
         drawn = self._decode(
@@ -280,7 +280,7 @@ class Episodes:
     @property
     def limits(self) -> list[int]:
         """Return the numbers of devices that decodes may use, all of them first."""
-        limits = device_limits(self.space.problem.num_devices)
+        limits = list_device_limits(self.space.problem.num_devices)
         above_one = [limit for limit in limits[::-1] if limit > 1]
         return above_one or [1]
 

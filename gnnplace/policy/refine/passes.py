@@ -17,7 +17,7 @@ from itertools import product
 
 import numpy as np
 
-from gnnplace.placers import neighbourhood, now
+from gnnplace.placers import neighbourhood, read_clock
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (
@@ -86,9 +86,9 @@ class RefiningPasses:
         for decoded in starts(
             ranked, TIGHT_STARTS if self.space.memory_matters else STARTS
         ):
-            candidates.append(self.refined(decoded, deadline, 1))
+            candidates.append(self.refine_rounds(decoded, deadline, 1))
         best = min(candidates, key=SCORE)
-        return self.refined(best, deadline, ROUNDS - 1)
+        return self.refine_rounds(best, deadline, ROUNDS - 1)
 
     def best_by_halving(
         self, ranked: list[Decoded], deadline: float = np.inf
@@ -103,14 +103,14 @@ class RefiningPasses:
         """
         tried = []
         for decoded in starts(ranked, MANY_STARTS):
-            tried.append(self.refined(decoded, deadline, 1, STAYS[-1:]))
+            tried.append(self.refine_rounds(decoded, deadline, 1, STAYS[-1:]))
         tried.sort(key=SCORE)
         for decoded in starts(tried, FEW_STARTS):
-            tried.append(self.refined(decoded, deadline, 1))
+            tried.append(self.refine_rounds(decoded, deadline, 1))
         best = min(tried, key=SCORE)
-        return self.refined(best, deadline, ROUNDS - 1)
+        return self.refine_rounds(best, deadline, ROUNDS - 1)
 
-    def refined(
+    def refine_rounds(
         self,
         decoded: Decoded,
         deadline: float = np.inf,
@@ -125,14 +125,14 @@ class RefiningPasses:
             rounds: Rounds of passes at most.
             stays: For each pass of a round, each way, the percent that a device must be better.
         """
-        if now() >= deadline:
+        if read_clock() >= deadline:
             return decoded
         device = self.space.spread(decoded.unit_device)
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
         placed = self.improved(placed, deadline, rounds, stays)
         score = float(placed.score[0])
         units = self.space.find_unit_devices(placed.device)
-        return self.rollouts.decoded(score, units, placed.order, decoded.aim)
+        return self.rollouts.decode_once(score, units, placed.order, decoded.aim)
 
     def improved(
         self,
@@ -148,7 +148,7 @@ class RefiningPasses:
         for _ in range(rounds):
             score_before = float(placed.score[0])
             for stay, back in product(stays, (0, 1)):
-                if now() >= deadline:
+                if read_clock() >= deadline:
                     return placed
                 if back not in read:
                     read[back] = read_previous(self.ground, placed, back)

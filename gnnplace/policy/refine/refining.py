@@ -49,7 +49,7 @@ from gnnplace.policy.decode.decoder_state import (
     foresee,
 )
 from gnnplace.policy.decode.kernels import MOST, log_above, score
-from gnnplace.policy.naming import NamedRow, list_feature_names, named_columns
+from gnnplace.policy.naming import NamedRow, list_feature_names, name_columns
 from gnnplace.policy.refine.refining_state import (
     Ground,
     Partial,
@@ -57,17 +57,17 @@ from gnnplace.policy.refine.refining_state import (
     Previous,
     RefiningUnits,
     book,
-    by_start,
     next_distance,
     settle,
+    sort_by_start,
     start_pass,
 )
 from gnnplace.simulation import (
     DELAY,
     PACE,
     Compiled,
+    has_link,
     justify,
-    linked,
     list_schedule,
     seconds_between,
 )
@@ -85,7 +85,7 @@ NEARLY = 0.98  # Relative to the step time: shorter paths are not critical
 
 
 @inner(_nrt=False)
-@named_columns("f")
+@name_columns("f")
 def observe(
     compiled: Compiled,
     units: RefiningUnits,
@@ -149,8 +149,8 @@ def observe(
             if out_of >= 0.0:
                 flow[d] += seconds_between(links, target, e, out_of)
             if d != old and (
-                (into >= 0.0 and not linked(links, e, target))
-                or (out_of >= 0.0 and not linked(links, target, e))
+                (into >= 0.0 and not has_link(links, e, target))
+                or (out_of >= 0.0 and not has_link(links, target, e))
             ):
                 allowed[d] = False
     count = 0
@@ -372,7 +372,7 @@ def improve_order(
     order = list_schedule(ground.c, trial.device, priority)
     best = compute_energy(ground.c, ground.h, trial.device, order, np.inf)
     if not previous.back:
-        booked = by_start(previous.order, partial.start)
+        booked = sort_by_start(previous.order, partial.start)
         score = compute_energy(ground.c, ground.h, trial.device, booked, best)
         if score < best:
             best = score

@@ -1,6 +1,10 @@
-"""The state of a pass of refinement: units, the previous placement, the schedule so far.
+"""The state of a pass of refinement: tables of units, the previous placement, the schedule so far.
 
-``refining`` describes a pass. Complexity: O(inputs) a booking, O(n + units) for everything else.
+``refining`` describes a pass, which decides units anew in the order of the previous placement and
+books their ops. ``read_previous`` reads the placement, ``start_pass`` makes an empty schedule,
+``settle`` decides a unit, and ``book`` appends an op.
+
+Complexity: O(inputs) for a booking, O(n + units) for every other function.
 """
 
 from __future__ import annotations
@@ -27,29 +31,31 @@ from gnnplace.policy.decode.decoder_state import (
     Booked,
     InputTensor,
     bring,
-    nothing_booked,
+    make_empty_schedule,
 )
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.simulation import Compiled, find_times, list_schedule, peak_memory
 
-SOFT = 0.02  # slack, of the step time, in which criticality falls by e
+SOFT = 0.02  # slack over the step time at which criticality is 1/e
+TINY = 1e-300  # seconds; takes the place of a zero that would be divided by
 
 
 class RefiningUnits(NamedTuple):
-    """Tables of units for a pass. U units, D devices.
+    """Tables of a problem's units, for passes. U units, D devices, E pairs of neighbours.
 
     Attributes:
-        allowed: devices of each unit. [U, D]
-        time: seconds of all its ops on each device, inf where not allowed. [U, D]
-        work: the same, mean over its devices. [U]
-        memory: bytes of its state and of its tensors at the peak (``walk.unit_peak``). [U]
-        offset: Index where each unit's neighbours start. [U + 1]
-        neighbour: units that exchange tensors with a unit, by ``offset``. [E]
-        forth: bytes to and fro, -1 where none go that way. [2, E]
-        producer: the producer of each tensor. [T]
-        reversed_producer: the producer of each tensor of the reversed problem. [edges]
-        microbatches: the number of micro-batches.
-        scale: mean seconds of an op.
+        allowed: Whether a unit may be on a device. [U, D]
+        time: Seconds of all ops of a unit on each device, inf where it may not be. [U, D]
+        work: Mean of these seconds over the devices where it may be. [U]
+        memory: Bytes of a unit's state, and of its tensors at the peak (``walk.unit_peak``). [U]
+        offset: Index where each unit's neighbours start in ``neighbour``. [U + 1]
+        neighbour: Units that exchange tensors with a unit, unit after unit. [E]
+        forth: Bytes that a unit gets from a neighbour and sends to it, -1 for no tensor. [2, E]
+        producer: The op that makes each tensor. [T]
+        reversed_producer: The same of the reversed problem, which has a tensor for each
+            consumption.
+        microbatches: The number of micro-batches.
+        scale: Mean seconds of an op.
     """
 
     allowed: BoolArray
@@ -69,11 +75,11 @@ class Ground(NamedTuple):
     """Tables that all passes over a problem share.
 
     Attributes:
-        c: the problem as the simulator has it.
-        r: the reversed problem as the simulator has it.
-        h: what moves look up: allowed devices, memory limits and their penalty.
-        units: what is looked up of units.
-        weights: the weight of each feature. [F]
+        c: The compiled problem.
+        r: The compiled problem with all edges reversed.
+        h: Allowed devices, memory limits and their penalty.
+        units: Tables of units.
+        weights: Weight of each feature. [F]
     """
 
     c: Compiled
@@ -84,12 +90,12 @@ class Ground(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A placement that passes refine; arrays change in place.
+    """A placement that passes refine. Its arrays change in place.
 
     Attributes:
-        device: the device of each op. [n]
-        order: the order of all ops. [n]
-        score: predicted seconds with penalty. [1]
+        device: Device of each op. [n]
+        order: The order of all ops. [n]
+        score: Predicted seconds, with the penalty for memory. [1]
     """
 
     device: IntArray
@@ -98,16 +104,16 @@ class Placed(NamedTuple):
 
 
 class Previous(NamedTuple):
-    """The previous placement, in the direction of a pass.
+    """The placement before a pass, as the pass sees it: backwards if it walks the reversed problem.
 
     Attributes:
-        device: the device of each unit. [U]
-        order: all ops by start. [n]
-        distance: seconds from each op's start to the end. [n]
-        critical: how critical each unit is, 0..1. [U]
-        seconds: the step time.
-        peak: bytes on each device; 0 where memory does not matter. [D]
-        back: 1 for the reversed problem.
+        device: Device of each unit. [U]
+        order: All ops by their start. [n]
+        distance: Seconds from each op's start to the end. [n]
+        critical: Criticality of each unit: 1 on the longest path, near 0 with much slack. [U]
+        seconds: Seconds of the longest path.
+        peak: Bytes on each device at the peak; 0 if memory does not matter. [D]
+        back: 1 for the reversed problem, else 0.
     """
 
     device: IntArray
@@ -120,18 +126,18 @@ class Previous(NamedTuple):
 
 
 class Partial(NamedTuple):
-    """The schedule of a pass so far.
+    """The schedule of a pass so far. A unit that is not decided counts where it was before.
 
     Attributes:
-        device: the device of each unit, -1 undecided. [U]
-        start: seconds at which each op starts. [n]
-        booked: what is booked of the ops walked.
-        load: seconds of work on each device, decided and previous. [D]
-        peak: bytes on each device, decided and previous. [D]
+        device: Device of each unit, -1 undecided. [U]
+        start: Seconds at which each booked op starts. [n]
+        booked: Times of devices and links that booked ops take.
+        load: Seconds of work on each device. [D]
+        peak: Bytes on each device at the peak. [D]
         next_offset: Index where each device's previous sequence starts in ``sequence``. [D + 1]
-        next: the first op of it that is still to come. [D]
-        sequence: previous sequences of the devices. [n]
-        counts: ops walked, units decided, units moved. [3]
+        next: Index in ``sequence`` of each device's first op that is still to come. [D]
+        sequence: Previous sequences of ops, device after device. [n]
+        counts: Numbers of ops booked, of units decided, and of units moved. [3]
     """
 
     device: IntArray
@@ -146,8 +152,8 @@ class Partial(NamedTuple):
 
 
 @kernel
-def by_start(order: IntArray, start: FloatArray) -> IntArray:
-    """Return the ops by start, those of one instant as in ``order``. [n]"""
+def sort_by_start(order: IntArray, start: FloatArray) -> IntArray:
+    """Return the ops by their start; ops that start together are as in ``order``. [n]"""
     n = len(order)
     keys = empty_floats(n)
     result = empty_ints(n)
@@ -167,19 +173,22 @@ def criticality(
     distance: FloatArray,
     num_units: int,
 ) -> tuple[IntArray, FloatArray, float]:
-    """Return the device of each unit, how critical it is, and seconds of the longest path. [U], [U]
+    """Return the device and the criticality of each unit, and seconds of the longest path. [U], [U]
+
+    The slack of an op is by how much the longest path through it is shorter than the longest of
+    all. Criticality falls exponentially with the least slack of the unit's ops.
 
     Args:
-        unit_of: placement unit of each op. [n]
-        device: device of each op. [n]
-        before: seconds before each op's start. [n]
-        distance: seconds from each op's start to the end. [n]
-        num_units: the number of units, U.
+        unit_of: Placement unit of each op. [n]
+        device: Device of each op. [n]
+        before: Seconds before each op's start. [n]
+        distance: Seconds from each op's start to the end. [n]
+        num_units: The number of units, U.
     """
     longest = 0.0
     for op in range(len(device)):
         longest = max(longest, before[op] + distance[op])
-    seconds = max(longest, 1e-300)
+    seconds = max(longest, TINY)
     unit_device = zero_ints(num_units)
     critical = zero_floats(num_units)
     for op in range(len(device)):
@@ -191,28 +200,30 @@ def criticality(
 
 
 def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
-    """Return what a pass in one direction knows of a placement."""
-    c = ground.c
-    r = ground.r
-    h = ground.h
+    """Return a placement as a pass sees it that walks forwards, or backwards with ``back`` = 1."""
+    compiled = ground.c
+    reversed_compiled = ground.r
     device = placed.device
-    num_units = len(h.allowed)
-    start, finish = find_times(c, device, placed.order)
-    backwards = list_schedule(r, device, finish)
-    start_back, finish_back = find_times(r, device, backwards)
-    order = by_start(placed.order, start)
-    distance = finish_back
-    begin = start
+    num_units = len(ground.h.allowed)
+
+    # The schedule from both ends: seconds before each op, and seconds from it to the end.
+    start, finish = find_times(compiled, device, placed.order)
+    backwards = list_schedule(reversed_compiled, device, finish)
+    start_back, finish_back = find_times(reversed_compiled, device, backwards)
     if back:
-        order = by_start(backwards, start_back)
+        order = sort_by_start(backwards, start_back)
         distance = finish
         begin = start_back
+    else:
+        order = sort_by_start(placed.order, start)
+        distance = finish_back
+        begin = start
     unit_device, critical, seconds = criticality(
-        c.unit_of, device, begin, distance, num_units
+        compiled.unit_of, device, begin, distance, num_units
     )
-    peak = np.zeros(len(c.memory))
-    if h.memory_matters:
-        peak = peak_memory(c, device, placed.order)
+    peak = np.zeros(len(compiled.memory))
+    if ground.h.memory_matters:
+        peak = peak_memory(compiled, device, placed.order)
     return Previous(
         device=unit_device,
         order=order,
@@ -226,7 +237,7 @@ def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
 
 @inner()
 def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> Partial:
-    """Return the schedule before the first decision."""
+    """Return the empty schedule of a pass, with all units where they were before."""
     n, num_devices = compiled.times.shape
     load = zero_floats(num_devices)
     for u in range(len(previous.device)):
@@ -243,15 +254,15 @@ def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> 
         sequence[at[d]] = op
         at[d] += 1
     return Partial(
-        full_ints(len(previous.device), -1),
-        zero_floats(n),
-        nothing_booked(n, len(compiled.size), num_devices, compiled.links),
-        load,
-        previous.peak.copy(),
-        offset,
-        offset[:-1].copy(),
-        sequence,
-        zero_ints(3),
+        device=full_ints(len(previous.device), -1),
+        start=zero_floats(n),
+        booked=make_empty_schedule(n, len(compiled.size), num_devices, compiled.links),
+        load=load,
+        peak=previous.peak.copy(),
+        next_offset=offset,
+        next=offset[:-1].copy(),
+        sequence=sequence,
+        counts=zero_ints(3),
     )
 
 
@@ -259,8 +270,17 @@ def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> 
 def next_distance(
     compiled: Compiled, partial: Partial, previous: Previous, d: int, unit: int
 ) -> float:
-    """Return the seconds to the end from the start of what device ``d`` does next but for unit
-    ``unit``.
+    """Return the seconds to the end from the start of the op that a device runs next.
+
+    That is the first op of the device's previous sequence that is not booked, not decided for
+    another device, and not of the unit; 0 if there is none.
+
+    Args:
+        compiled: The compiled problem.
+        partial: The schedule so far; ``next`` of the device is advanced.
+        previous: The placement before the pass.
+        d: The device.
+        unit: The unit that is being decided.
     """
     high = partial.next_offset[d + 1]
     finish = partial.booked.finish
@@ -285,7 +305,7 @@ def next_distance(
 def settle(
     units: RefiningUnits, previous: Previous, partial: Partial, unit: int, d: int
 ) -> None:
-    """Put unit ``unit`` on device ``d``."""
+    """Decide device ``d`` for a unit, and move its work and memory there."""
     partial.device[unit] = d
     partial.counts[1] += 1
     old = previous.device[unit]
@@ -300,7 +320,14 @@ def settle(
 
 @inner(_nrt=False)
 def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> None:
-    """Append ``op`` to the schedule of its device, its inputs to the links' queues."""
+    """Append an op to the schedule of its device, and the transfers of its inputs to the links'.
+
+    Args:
+        compiled: The compiled problem.
+        producer: The op that makes each tensor. [T]
+        partial: The schedule so far; changed in place.
+        op: The op, whose unit is decided.
+    """
     i = Index(op)
     d = Index(partial.device[Index(compiled.unit_of[i])])
     booked = partial.booked
@@ -311,11 +338,10 @@ def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> N
     ):
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
-        e = Index(partial.device[Index(compiled.unit_of[j])])
-        at, received = bring(
-            compiled.links, booked, InputTensor(j, tensor, compiled.size[tensor], e), d
-        )
-        ready = max(ready, at)
+        source = Index(partial.device[Index(compiled.unit_of[j])])
+        input_tensor = InputTensor(j, tensor, compiled.size[tensor], source)
+        arrived, received = bring(compiled.links, booked, input_tensor, d)
+        ready = max(ready, arrived)
         extra = extra + received
     partial.start[i] = max(booked.free[d], ready) + extra
     booked.finish[i] = partial.start[i] + compiled.times[i, d]
@@ -324,7 +350,7 @@ def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> N
 
 
 def refining_units(graph: WalkGraph) -> RefiningUnits:
-    """Return what passes look up of a problem's units."""
+    """Return the tables of a problem's units."""
     space = graph.space
     walk = graph.forward
     problem = space.problem
@@ -341,5 +367,5 @@ def refining_units(graph: WalkGraph) -> RefiningUnits:
         producer=problem.graph.producer.astype(np.int32),
         reversed_producer=problem.graph.consumer.astype(np.int32),
         microbatches=problem.microbatches,
-        scale=max(mean_time, 1e-300),
+        scale=max(mean_time, TINY),
     )

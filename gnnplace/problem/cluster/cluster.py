@@ -123,7 +123,7 @@ class Link(LinkCosts):
         return self.channel
 
 
-def all_pairs(names: Sequence[str], **costs: Any) -> tuple[Link, ...]:
+def link_all_pairs(names: Sequence[str], **costs: Any) -> tuple[Link, ...]:
     """Return links of the same costs from each device to each other one."""
     return tuple(Link(source=a, target=b, **costs) for a, b in permutations(names, 2))
 

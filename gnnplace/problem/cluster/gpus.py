@@ -151,7 +151,7 @@ def add_kind(name: str, gpu: Gpu) -> None:
     OWN_GPUS[plain] = gpu
 
 
-def figures(kind: str) -> Gpu:
+def get_figures(kind: str) -> Gpu:
     """Return the figures of a kind, by any of its names.
 
     Raises:

@@ -34,7 +34,7 @@ def processor_name() -> str:
 
 
 @cache
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Return host name, system, processor, usable cores and bytes of memory."""
     return {
         "host": platform.node(),
@@ -45,7 +45,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+def list_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of Python and of packages, ``none`` for one that is not installed."""
     return {"python": platform.python_version()} | {
         name: _version(name) for name in packages
@@ -75,7 +75,7 @@ def package_commit() -> str:
             folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"
         )
     except (OSError, subprocess.CalledProcessError):
-        return _installed_commit() or f"files:{_hash_of_files(module.parents[2])}"
+        return _read_installed_commit() or f"files:{_hash_files(module.parents[2])}"
     lines = status.splitlines()
     commit = next(line.split()[-1] for line in lines if line.startswith("# branch.oid"))
     is_changed = any(not line.startswith("#") for line in lines)
@@ -89,7 +89,7 @@ def _git(folder: str, *arguments: str) -> str:
     ).stdout.strip()
 
 
-def _installed_commit() -> str | None:
+def _read_installed_commit() -> str | None:
     """Return the commit that pip wrote down when it installed from a repository."""
     try:
         text = distribution("gnnplace").read_text("direct_url.json")
@@ -98,7 +98,7 @@ def _installed_commit() -> str | None:
         return None
 
 
-def _hash_of_files(package: Path) -> str:
+def _hash_files(package: Path) -> str:
     """Return a hash of the names and the text of a package's modules."""
     hashed = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

@@ -305,7 +305,7 @@ def is_preset(name: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def preset(name: str) -> Cluster:
+def make_preset(name: str) -> Cluster:
     """Make the preset cluster of a name; one of several servers may have any number of them.
 
     Raises:
@@ -317,7 +317,9 @@ def preset(name: str) -> Cluster:
             return scaled
         match = COUNTED.fullmatch(name)
         if match is not None and match[2].lower() in PRESETS:
-            return ClusterCopies(preset(match[2].lower()), int(match[1])).joined(name)
+            return ClusterCopies(make_preset(match[2].lower()), int(match[1])).joined(
+                name
+            )
         counted = parse_servers(name)
         if counted is not None:
             return counted.cluster(name)
@@ -380,7 +382,7 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
     entries: Mapping[str, ServerEntry] = {}
     try:
         if file.preset is not None:
-            cluster = _copies_of_file(file, file.preset)
+            cluster = _copy_preset(file, file.preset)
         else:
             cluster = build_file_cluster(file)
             entries = file.entries()
@@ -401,7 +403,7 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
     return cluster
 
 
-def _copies_of_file(file: ServersFile, name: str) -> Cluster:
+def _copy_preset(file: ServersFile, name: str) -> Cluster:
     """Return the cluster of a file whose servers are copies of a preset.
 
     Args:
@@ -418,7 +420,7 @@ def _copies_of_file(file: ServersFile, name: str) -> Cluster:
             "each nor kinds"
         )
     copies = ClusterCopies(
-        preset(name),
+        make_preset(name),
         count,
         latency=network.latency,
         bandwidth=network.bandwidth * ATTAINED,
@@ -512,7 +514,7 @@ def load_cluster(name_or_path: str) -> Cluster:
         InputError: neither a file nor a preset; the presets are listed.
     """
     if is_preset(name_or_path):
-        return preset(name_or_path)
+        return make_preset(name_or_path)
     if (
         Path(name_or_path).suffix in {".yaml", ".yml", ".json"}
         or Path(name_or_path).is_file()

@@ -53,7 +53,7 @@ from gnnplace.problem.cluster.cluster import (
     Link,
     list_links,
 )
-from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, figures, find_kind
+from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, find_kind, get_figures
 
 COUNTED = re.compile(r"(\d{1,5})x([a-z][a-z0-9 _-]*)", re.IGNORECASE)
 """GPUs of one kind."""
@@ -205,14 +205,16 @@ def parse_servers(name: str) -> ServerPool | None:
     """
     if POOL.fullmatch(name) is None:
         return None
-    parts = [_counted_part(name, int(n), kind) for n, kind in COUNTED.findall(name)]
+    parts = [
+        _make_counted_part(name, int(n), kind) for n, kind in COUNTED.findall(name)
+    ]
     pool = ServerPool(tuple(parts))
     if pool.num_devices > MOST_DEVICES:
         raise InputError(f"cluster {name!r}: more than {MOST_DEVICES} GPUs in all")
     return pool
 
 
-def _counted_part(name: str, count: int, word: str) -> Servers:
+def _make_counted_part(name: str, count: int, word: str) -> Servers:
     """Return the usual servers of a number of GPUs of one kind.
 
     Args:
@@ -241,7 +243,7 @@ def _counted_part(name: str, count: int, word: str) -> Servers:
         )
     return Servers(
         kind=kind,
-        memory=figures(kind).memory - CONTEXT,
+        memory=get_figures(kind).memory - CONTEXT,
         num_servers=count // per_server,
         per_server=per_server,
         inside=_wire(row["inside"], OWN_INSIDE),
@@ -345,7 +347,7 @@ def build_file_cluster(file: ServersFile) -> Cluster:
         InputError: A kind, a link or a number that is not known, or servers without a network.
     """
     for name, entry in file.kinds.items():
-        add_kind(name, _own_kind(name, entry))
+        add_kind(name, _read_own_kind(name, entry))
     entries = file.entries()
     if sum(entry.count * entry.gpus for entry in entries.values()) > MOST_DEVICES:
         raise InputError(f"servers: more than {MOST_DEVICES} GPUs in all")
@@ -361,11 +363,11 @@ def build_file_cluster(file: ServersFile) -> Cluster:
             fabric=OWN_BETWEEN,
             shared=file.network.per == "server",
         )
-    parts = [_part_of_entry(entry, network, path) for path, entry in entries.items()]
+    parts = [_read_part(entry, network, path) for path, entry in entries.items()]
     return ServerPool(tuple(parts)).cluster(file.name)
 
 
-def _part_of_entry(entry: CountedServerEntry, network: Wire, path: str) -> Servers:
+def _read_part(entry: CountedServerEntry, network: Wire, path: str) -> Servers:
     """Return the servers of an entry of a file.
 
     Args:
@@ -378,12 +380,12 @@ def _part_of_entry(entry: CountedServerEntry, network: Wire, path: str) -> Serve
     """
     kind = find_kind(entry.kind)
     if kind is None:
-        figures(entry.kind)  # lists the known ones
+        get_figures(entry.kind)  # lists the known ones
     assert kind is not None
     memory = entry.memory
     return Servers(
         kind=kind,
-        memory=figures(kind).memory - CONTEXT if memory is None else memory,
+        memory=get_figures(kind).memory - CONTEXT if memory is None else memory,
         num_servers=entry.count,
         per_server=entry.gpus,
         inside=_inside(entry, kind, path),
@@ -413,7 +415,7 @@ def _inside(server: ServerEntry, kind: str, path: str) -> Wire:
     return _wire(row.get(kind, row["any"]) if "any" in row else row, OWN_INSIDE)
 
 
-def _own_kind(name: str, entry: KindEntry) -> Gpu:
+def _read_own_kind(name: str, entry: KindEntry) -> Gpu:
     """Return the figures of a kind of one's own; a type that it leaves out runs as the next wider.
 
     Raises:

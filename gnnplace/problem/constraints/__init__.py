@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.problem.constraints.applying import constrained as constrained
-    from gnnplace.problem.constraints.applying import limited as limited
+    from gnnplace.problem.constraints.applying import (
+        apply_constraints as apply_constraints,
+    )
+    from gnnplace.problem.constraints.applying import limit_memory as limit_memory
     from gnnplace.problem.constraints.constraints import Constraints as Constraints
     from gnnplace.problem.constraints.constraints import (
         ConstraintWords as ConstraintWords,

@@ -1,21 +1,19 @@
-"""Constraints on what is placed: pins, forbids and colocation classes, and borders of groups.
+"""Applying constraints: ``constrained`` turns what a user asks for into attributes of a problem.
 
-A pin to one device becomes a problem's ``pin``; every other pin, and every forbid, its ``forbid``.
-Ops that stay together become one colocation class, merged with all classes that share an op with
-it. With ``by_module``, the ops that are in or follow one unit of the model stay together. Headroom
-becomes the devices' ``reserve``. The maximal number of devices is not a property of a problem: see
-``placers.few_devices``.
+* A pin to one device becomes the problem's ``pin``. Every other pin, and every forbid, becomes
+  ``forbid``.
+* Ops that stay together become one colocation class, which is merged with all classes that share an
+  op with it. With ``by_module``, the ops of each unit of the model stay together.
+* Headroom becomes the devices' ``reserve``.
+* ``max_memory`` limits bytes by device, as in accelerate. A device is given by its name, or by a
+  number as PyTorch numbers GPUs: ``0`` is the first device that is not a CPU.
+* The largest number of devices is no attribute of a problem: see ``placers.few_devices``.
 
-``max_memory`` gives bytes by device, as in accelerate. A device is given by name, or by number as
-PyTorch numbers GPUs: ``0`` is the first device that is not a CPU. Other devices keep their memory.
-
-Matching of patterns over module names.
-
-``encoder`` matches the module ``encoder`` and all inside it, and so does ``encoder.*``; in general
-a pattern matches an op if it matches the name of the op's module or that of a module around it
-(``fnmatch``, case and all; ``*`` also matches dots). Where no op has a module, as in problems of
-other programs, patterns are over the names of ops, without the number of a micro-batch.
-Complexity: O(distinct names x depth) a pattern.
+**Patterns** (``Names``). A pattern matches an op if it matches the name of the op's module or of a
+module around that (``fnmatch`` with upper and lower case; ``*`` also matches dots). So ``encoder``
+matches the module ``encoder`` and all inside it, as does ``encoder.*``. If no op has a module, as
+in problems of other programs, patterns are matched with the names of ops, without the number of a
+micro-batch. Complexity: O(distinct names x depth) for each pattern.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ from gnnplace.problem.constraints.constraints import (
 )
 
 Progress = Callable[[str], None]
-ELSEWHERE = ("cpu", "disk")  # Where accelerate puts what fits on no GPU
+ELSEWHERE = ("cpu", "disk")  # where accelerate puts what fits on no GPU
 CPU = "cpu"
 
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
-    """Constraints over the ops of one graph.
+    """Constraints with the ops of one graph that they match.
 
     Attributes:
-        pins: what each pin matches, and its rule.
-        forbids: what each forbid matches, and its rule.
-        together: what each set of patterns matches.
+        pins: The ops that each pin matches, and its rule.
+        forbids: The ops that each forbid matches, and its rule.
+        together: The ops that each set of patterns matches.
     """
 
     pins: tuple[tuple[Matched, ConstraintRule], ...]
@@ -58,72 +56,78 @@ class Resolved:
 
     @property
     def matched(self) -> tuple[Matched, ...]:
-        """Return what each pattern matched, in the order of the constraints."""
-        return (
-            *(m for m, _ in self.pins),
-            *(m for m, _ in self.forbids),
-            *self.together,
-        )
+        """Return the ops of all patterns: of pins, of forbids, then of those that stay together."""
+        pinned = tuple(matched for matched, _ in self.pins)
+        forbidden = tuple(matched for matched, _ in self.forbids)
+        return (*pinned, *forbidden, *self.together)
 
     def borders(self, n: int) -> LongArray:
-        """Return a number for each op: no group has ops of two numbers. [n]"""
+        """Return a number for each op. Ops of different numbers must not be in one group. [n]
+
+        Ops have the same number if the same patterns match them.
+        """
         if not self.matched:
             return np.zeros(n, dtype=np.int64)
         rows = np.stack([matched.ops for matched in self.matched], axis=1)
-        return np.unique(rows, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
+        _, number = np.unique(rows, axis=0, return_inverse=True)
+        return number.ravel().astype(np.int64)
 
     def devices(self, cluster: Cluster) -> list[tuple[BoolArray, BoolArray]]:
-        """Yield, for each pin and forbid, its ops and the devices that are left to them. [n], [D]
+        """Return, for each pin and forbid, its ops and the devices that it leaves them. [n], [D]
 
         Raises:
-            InputError: no device is named so.
+            InputError: A pattern matches no device.
         """
         names = [device.name for device in cluster.devices]
-        pins = [
-            (m.ops, devices_matched(rule.devices, names, m.what))
-            for m, rule in self.pins
-        ]
-        return pins + [
-            (m.ops, ~devices_matched(rule.devices, names, m.what))
-            for m, rule in self.forbids
-        ]
+        ops_and_devices: list[tuple[BoolArray, BoolArray]] = []
+        for matched, rule in self.pins:
+            pinned = match_devices(rule.devices, names, matched.what)
+            ops_and_devices.append((matched.ops, pinned))
+        for matched, rule in self.forbids:
+            forbidden = match_devices(rule.devices, names, matched.what)
+            ops_and_devices.append((matched.ops, ~forbidden))
+        return ops_and_devices
 
     def of_groups(self, group: IntArray, count: int) -> Resolved:
-        """Return the same over groups of ops, none of which crosses a border.
+        """Return the same constraints over groups of ops. No group crosses a border.
 
         Args:
-            group: group of each op. [n]
-            count: number of groups G.
+            group: Group of each op, from 0. [n]
+            count: The number of groups, G.
         """
 
-        def grouped(matched: Matched) -> Matched:
-            ops = np.zeros(count, dtype=bool)
-            ops[group[matched.ops]] = True
-            return replace(matched, ops=ops)
+        def match_groups(matched: Matched) -> Matched:
+            groups = np.zeros(count, dtype=bool)
+            groups[group[matched.ops]] = True
+            return replace(matched, ops=groups)
 
         return Resolved(
-            tuple((grouped(matched), rule) for matched, rule in self.pins),
-            tuple((grouped(matched), rule) for matched, rule in self.forbids),
-            tuple(map(grouped, self.together)),
+            pins=tuple((match_groups(matched), rule) for matched, rule in self.pins),
+            forbids=tuple(
+                (match_groups(matched), rule) for matched, rule in self.forbids
+            ),
+            together=tuple(map(match_groups, self.together)),
         )
 
     def classes(self, colocate: Sequence[str | None]) -> tuple[str | None, ...]:
-        """Return the colocation classes after those that must stay together are merged. [n]"""
+        """Return the colocation class of each op, after ops that stay together are merged. [n]"""
         labels = list(colocate)
         for matched in self.together:
             members = np.flatnonzero(matched.ops).tolist()
-            met = dict.fromkeys(labels[i] for i in members if labels[i] is not None)
-            name = next(iter(met), None) or _fresh(matched.what, labels)
+            # Classes that share an op with these, in the order of ops; all become the first one.
+            merged = dict.fromkeys(labels[i] for i in members if labels[i] is not None)
+            name = next(iter(merged), None) or _find_free_name(matched.what, labels)
             for i in members:
                 labels[i] = name
-            labels = [name if label in met else label for label in labels]
+            labels = [name if label in merged else label for label in labels]
         return tuple(labels)
 
 
-def _fresh(name: str, taken: Sequence[str | None]) -> str:
-    if name not in taken:
-        return name
-    return _fresh(f"{name}'", taken)
+def _find_free_name(name: str, names: Sequence[str | None]) -> str:
+    """Return ``name``, with as many primes added as make it differ from all ``names``."""
+    while name in names:
+        name = f"{name}'"
+    return name
 
 
 def resolve(
@@ -133,193 +137,235 @@ def resolve(
     progress: Progress | None = None,
     units: Sequence[str | None] | None = None,
 ) -> Resolved:
-    """Return what constraints match.
+    """Find the ops that constraints match.
 
     Args:
-        constraints: the pins, forbids and sets that a user asks for.
-        modules: module of each op, or None. [n]
-        ops: name of each op. [n]
-        progress: called with a line for each pattern: how many modules and ops it matches.
-        units: For each op and by module, what it shares its device with, or None. [n]
+        constraints: The pins, forbids and sets that a user asks for.
+        modules: Module of each op, or None. [n]
+        ops: Name of each op. [n]
+        progress: Called with a line for each pattern: how many modules and ops it matches.
+        units: The unit of the model whose device each op shares, for ``by_module``; None for an op
+            without one. [n]
 
     Raises:
-        InputError: a pattern matches nothing; shows names that are like it. Or the answer is to be
-            by module, and nobody knows the model.
+        InputError: A pattern matches nothing; the message shows similar names. Or placements by
+            module are asked for, but ``units`` are not known.
     """
     names = Names(modules, ops)
     if units is None and (constraints.by_module or constraints.no_split):
         raise InputError(
-            "by-module, no-split: a problem's file has no modules; give the model"
+            "by-module, no-split: a problem file does not have the model's modules; give the model"
         )
     resolved = Resolved(
-        tuple(
+        pins=tuple(
             (names.matched(rule.pattern, f"pin {rule}"), rule)
             for rule in constraints.pin
         ),
-        tuple(
+        forbids=tuple(
             (names.matched(rule.pattern, f"forbid {rule}"), rule)
             for rule in constraints.forbid
         ),
-        tuple(_any_of(names, patterns) for patterns in constraints.together),
+        together=tuple(
+            _match_any(names, patterns) for patterns in constraints.together
+        ),
     )
-    for matched in resolved.matched if progress is not None else ():
-        assert progress is not None
-        progress(str(matched))
-    return replace(resolved, together=(*resolved.together, *_units(units or ())))
+    if progress is not None:
+        for matched in resolved.matched:
+            progress(str(matched))
+    return replace(resolved, together=(*resolved.together, *_match_units(units or ())))
 
 
-def _units(units: Sequence[str | None]) -> list[Matched]:
-    """Return the ops of each unit."""
-    unit_names = np.array(
-        [name if name is not None else "\0" for name in units], dtype=object
-    )
-    names = dict.fromkeys(name for name in units if name is not None)
-    return [Matched(name or "model", unit_names == name, 1) for name in names]
-
-
-def _any_of(names: Names, patterns: Sequence[str]) -> Matched:
-    label = f"together {','.join(patterns)}"
-    matches = [names.matched(pattern, label) for pattern in patterns]
-    ops = np.logical_or.reduce([one.ops for one in matches])
-    return Matched(label, ops, len(np.unique(names.index[ops])))
-
-
-def constrained(
-    problem: Problem, constraints: Constraints, progress: Progress | None = None
-) -> Problem:
-    """Return the problem with what is asked of its modules and memory.
+def _match_units(units: Sequence[str | None]) -> list[Matched]:
+    """Return the ops of each unit of the model.
 
     Args:
-        problem: what is placed; its groups stay as they are.
-        constraints: what is asked; ``max_devices`` is left to who places.
-        progress: called with a line for each pattern.
+        units: Unit of each op, or None. [n]
+    """
+    # A name that no unit has stands for None, which numpy would not compare by entry.
+    no_unit = "\0"
+    unit_names = np.array(
+        [name if name is not None else no_unit for name in units], dtype=object
+    )
+    distinct_names = dict.fromkeys(name for name in units if name is not None)
+    return [
+        Matched(what=name or "model", ops=unit_names == name, modules=1)
+        for name in distinct_names
+    ]
+
+
+def _match_any(names: Names, patterns: Sequence[str]) -> Matched:
+    """Return the ops that any of the patterns matches; each must match some."""
+    label = f"together {','.join(patterns)}"
+    matches = [names.matched(pattern, label) for pattern in patterns]
+    ops = np.logical_or.reduce([matched.ops for matched in matches])
+    num_modules = len(np.unique(names.index[ops]))
+    return Matched(what=label, ops=ops, modules=num_modules)
+
+
+def apply_constraints(
+    problem: Problem, constraints: Constraints, progress: Progress | None = None
+) -> Problem:
+    """Return the problem with constraints applied to its ops, and to the memory of its devices.
+
+    Args:
+        problem: The problem; its groups stay as they are.
+        constraints: The constraints. ``max_devices`` is not applied: it is an option of the search.
+        progress: Called with a line for each pattern.
 
     Raises:
-        InputError: a pattern or device matches nothing.
-        InfeasibleError: constraints leave an op, or ops that share a device, no device.
+        InputError: A pattern matches no op or no device.
+        InfeasibleError: The constraints leave no device to an op, or to ops that share a device.
     """
     captured = (problem.captured or {}).get("constraints") or {}
     if captured.get("by_module") or captured.get("no_split"):
-        # Its colocation classes say so.
+        # The problem was captured by module: its colocation classes have the modules already.
         constraints = replace(constraints, by_module=False, no_split=())
     if constraints.patterns:
         resolved = resolve(constraints, problem.module, problem.graph.names, progress)
-        together = replace(problem, colocate=resolved.classes(problem.colocate))
-        problem = on_devices(together, resolved)
-    return limited(problem, constraints)
+        problem = replace(problem, colocate=resolved.classes(problem.colocate))
+        problem = apply_pins(problem, resolved)
+    return limit_memory(problem, constraints)
 
 
-def limited(problem: Problem, constraints: Constraints) -> Problem:
-    """Return the problem with its devices' memory limited, and headroom in it.
+def limit_memory(problem: Problem, constraints: Constraints) -> Problem:
+    """Return the problem with ``max_memory`` and headroom applied to its devices.
 
     Raises:
-        InputError: no such device, or more headroom than a device has.
+        InputError: There is no such device, or more headroom is asked for than a device has.
     """
-    return with_headroom(
-        with_max_memory(problem, constraints.max_memory), constraints.headroom
-    )
+    problem = with_max_memory(problem, constraints.max_memory)
+    return with_headroom(problem, constraints.headroom)
 
 
-def on_devices(problem: Problem, resolved: Resolved) -> Problem:
-    """Return the problem with pins and forbids; classes are as they are.
+def apply_pins(problem: Problem, resolved: Resolved) -> Problem:
+    """Return the problem with pins and forbids applied. Colocation classes stay as they are.
 
     Raises:
-        InputError: no device is named so.
-        InfeasibleError: an op, or ops that share a device, have none left.
+        InputError: A pattern matches no device.
+        InfeasibleError: No device is left to an op, or to ops that share a device.
     """
     permitted = np.ones((problem.num_ops, problem.num_devices), dtype=bool)
     for ops, devices in resolved.devices(problem.cluster):
         permitted[ops] &= devices
-    sole = (permitted.sum(axis=1) == 1) & (problem.pin < 0) & (problem.num_devices > 1)
-    barred = ~permitted & ~sole[:, None]
+
+    # An op with a single device left is pinned to it, and needs no forbids.
+    has_one_device = permitted.sum(axis=1) == 1
+    is_pinned = has_one_device & (problem.pin < 0) & (problem.num_devices > 1)
+    pin = np.where(is_pinned, permitted.argmax(axis=1), problem.pin)
+    forbid = ~permitted & ~is_pinned[:, None]
     if problem.forbid is not None:
-        barred |= problem.forbid
+        forbid |= problem.forbid
     restricted = replace(
         problem,
-        pin=np.where(sole, permitted.argmax(axis=1), problem.pin).astype(np.int32),
-        forbid=barred if barred.any() else None,
+        pin=pin.astype(np.int32),
+        forbid=forbid if forbid.any() else None,
     )
-    _check(restricted, resolved)
+    _check_devices_left(restricted, resolved)
     return restricted
 
 
-def _check(problem: Problem, resolved: Resolved) -> None:
-    """Raise an error that names the constraints which leave a unit no device."""
+def _check_devices_left(problem: Problem, resolved: Resolved) -> None:
+    """Check that every unit that constraints match has a device left.
+
+    Raises:
+        InfeasibleError: A unit has none; the message names the constraints that match its ops.
+    """
     for unit in np.flatnonzero(~problem.unit_allowed.any(axis=1)).tolist():
         members = problem.unit_of == unit
-        rules = [repr(m.what) for m in resolved.matched if (m.ops & members).any()]
+        rules = []
+        for matched in resolved.matched:
+            if (matched.ops & members).any():
+                rules.append(repr(matched.what))
+        # A unit that no constraint matches had no device before.
         if rules:
-            raise InfeasibleError(_contradiction(problem, members, rules))
+            raise InfeasibleError(_describe_contradiction(problem, members, rules))
 
 
-def _contradiction(problem: Problem, own: BoolArray, mine: Sequence[str]) -> str:
-    op = int(np.flatnonzero(own)[0])
-    modules = list(
-        dict.fromkeys(problem.module[i] or "" for i in np.flatnonzero(own).tolist())
-    )
-    shown = ", ".join(filter(None, modules[:4])) + (", ..." if len(modules) > 4 else "")
-    if own.sum() > 1 and shown:
-        shared = f" and what shares a device with it (of {shown})"
-    else:
-        shared = ""
-    if (problem.pin[own] >= 0).any():
-        also = " with the problem's own pins"
-    else:
-        also = ""
+def _describe_contradiction(
+    problem: Problem, members: BoolArray, rules: Sequence[str]
+) -> str:
+    """Describe a unit that has no device left, and the constraints that match its ops.
+
+    Args:
+        problem: The problem.
+        members: Whether an op is in the unit. [n]
+        rules: The constraints, in words.
+    """
+    ops = np.flatnonzero(members).tolist()
+    modules = list(dict.fromkeys(problem.module[i] or "" for i in ops))
+    shown = ", ".join(filter(None, modules[:MOST_SHOWN]))
+    if len(modules) > MOST_SHOWN:
+        shown += ", ..."
+    shared = ""
+    if len(ops) > 1 and shown:
+        shared = f" and the ops that share a device with it (of {shown})"
+    own_pins = ""
+    if (problem.pin[members] >= 0).any():
+        own_pins = " with the problem's own pins"
     return (
-        f"op {problem.graph.names[op]!r}{shared}: {' and '.join(mine)}{also} leave no device; "
-        "loosen one of them"
+        f"op {problem.graph.names[ops[0]]!r}{shared}: {' and '.join(rules)}{own_pins} "
+        "leave no device; loosen one of them"
     )
 
 
 def with_max_memory(problem: Problem, most: Sequence[tuple[str, float]]) -> Problem:
-    """Return the problem with at most so many bytes on some devices.
+    """Return the problem with less memory on some devices. Others keep theirs.
 
     Args:
-        problem: the problem whose devices are limited.
-        most: devices, by their name or number, and bytes.
+        problem: The problem whose devices are limited.
+        most: Names or numbers of devices, each with the largest number of bytes.
 
     Raises:
-        InputError: there is no such device.
+        InputError: There is no such device.
     """
     if not most:
         return problem
     devices = list(problem.cluster.devices)
-    for name, size in most:
-        for index in _indices(problem.cluster, name):
-            memory = min(devices[index].memory, size)
+    for name, most_bytes in most:
+        for index in _find_devices(problem.cluster, name):
+            memory = min(devices[index].memory, most_bytes)
             devices[index] = devices[index].model_copy(update={"memory": memory})
     return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
 
 
-def _indices(cluster: Cluster, name: str) -> list[int]:
-    """Return the devices of a name; none for a "cpu" or "disk" that the cluster does not have."""
-    exact = [i for i, device in enumerate(cluster.devices) if device.name == name]
+def _find_devices(cluster: Cluster, name: str) -> list[int]:
+    """Return the devices that a name or number of ``max_memory`` means.
+
+    For a "cpu" or "disk" that the cluster does not have, there are none.
+
+    Raises:
+        InputError: There is no such device.
+    """
+    same_name = [i for i, device in enumerate(cluster.devices) if device.name == name]
+    if same_name:
+        return same_name
     gpus = [i for i, device in enumerate(cluster.devices) if device.kind != CPU]
-    if exact:
-        return exact
     if name.isdigit() and int(name) < len(gpus):
         return [gpus[int(name)]]
     if name in ELSEWHERE:
-        return [i for i, d in enumerate(cluster.devices) if d.kind == name]
-    device_names = ", ".join(device.name for device in cluster.devices[:8])
+        return [i for i, device in enumerate(cluster.devices) if device.kind == name]
+    shown = cluster.devices[:MOST_NAMES]
+    device_names = ", ".join(device.name for device in shown)
     raise InputError(
         f"max-memory {name!r}: no device is called so; devices: {device_names}"
     )
 
 
-INSIDE = ".*"
-NEAR, LIKENESS = 3, 0.5  # names that an error shows, and how alike they are at least
+INSIDE = ".*"  # ends a pattern of all that is inside a module
+NEAR = 3  # similar names that an error shows
+LIKENESS = 0.5  # similarity of these names, at least (``difflib``)
+MOST_SHOWN = 4  # modules or devices that an error lists
+MOST_NAMES = 8  # names that an error lists if none is similar
 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """The modules and ops that a pattern matches.
+    """The ops that a pattern matches.
 
     Attributes:
-        what: the constraint in words, such as "pin encoder.*=gpu:0".
-        ops: whether it matches each op. [n]
-        modules: number of distinct modules of these ops.
+        what: The constraint in words, such as "pin encoder.*=gpu:0".
+        ops: Whether the pattern matches an op. [n]
+        modules: The number of distinct modules of these ops.
     """
 
     what: str
@@ -327,96 +373,114 @@ class Matched:
     modules: int
 
     def __str__(self) -> str:
-        return f"{self.what}: {_count(self.modules, 'module')}, {_count(int(self.ops.sum()), 'op')}"
+        modules = _format_count(self.modules, "module")
+        ops = _format_count(int(self.ops.sum()), "op")
+        return f"{self.what}: {modules}, {ops}"
 
 
-def _count(number: int, what: str) -> str:
+def _format_count(number: int, noun: str) -> str:
+    """Return a number with a noun, which is in the plural unless the number is 1."""
     if number == 1:
-        return f"{number} {what}"
-    return f"{number} {what}s"
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 class Names:
-    """The names that patterns are over.
+    """The names that patterns are matched with: those of modules, or of ops if there are none.
 
     Args:
-        modules: module of each op, or None. [n]
-        ops: name of each op. [n]
+        modules: Module of each op, or None. [n]
+        ops: Name of each op. [n]
+
+    Attributes:
+        of_modules: Whether the names are those of modules.
+        names: The distinct names.
+        index: Index in ``names`` of each op's name. [n]
     """
 
     def __init__(self, modules: Sequence[str | None], ops: Sequence[str]) -> None:
         self.of_modules = any(modules)
         if self.of_modules:
-            shown = modules
+            op_names = modules
         else:
-            shown = [name.partition("#")[0] for name in ops]
+            # What follows a "#" is the number of the micro-batch.
+            op_names = [name.partition("#")[0] for name in ops]
         index_by_name: dict[str, int] = {}
-        self.index = np.array(
-            [index_by_name.setdefault(name or "", len(index_by_name)) for name in shown]
-        )
+        index = []
+        for name in op_names:
+            index.append(index_by_name.setdefault(name or "", len(index_by_name)))
+        self.index = np.array(index)
         self.names = list(index_by_name)
 
     def matched(self, pattern: str, what: str) -> Matched:
         """Return the ops that a pattern matches.
 
+        Args:
+            pattern: The pattern.
+            what: The constraint in words, for messages.
+
         Raises:
-            InputError: it matches none; shows names that are like it.
+            InputError: The pattern matches no op; the message shows similar names.
         """
         plain = pattern.removesuffix(INSIDE)
-        hit = np.array(
-            [
-                name != "" and any(fnmatchcase(p, plain) for p in _around(name))
-                for name in self.names
-            ]
-        )
-        if not hit.any():
+        is_match = np.zeros(len(self.names), dtype=bool)
+        for i, name in enumerate(self.names):
+            if name != "":
+                enclosing = _list_enclosing(name)
+                is_match[i] = any(fnmatchcase(module, plain) for module in enclosing)
+        if not is_match.any():
             raise InputError(
-                f"{what}: no {self._noun} matches {pattern!r}{self._near(plain)}"
+                f"{what}: no {self._noun} matches {pattern!r}{self._suggest_names(plain)}"
             )
-        return Matched(what, hit[self.index], int(hit.sum()))
+        return Matched(what=what, ops=is_match[self.index], modules=int(is_match.sum()))
 
     @property
     def _noun(self) -> str:
+        """Return the noun for one of the names in a message."""
         if self.of_modules:
             return "module"
         return "op"
 
-    def _near(self, pattern: str) -> str:
-        candidates = dict.fromkeys(
-            part for name in self.names for part in _around(name) if part
-        )
-        near = get_close_matches(pattern, candidates, NEAR, LIKENESS)
-        if near:
-            return f"; near: {', '.join(map(repr, near))}"
-        first = ", ".join(
-            map(repr, list(dict.fromkeys(n.split(".")[0] for n in candidates))[:8])
-        )
-        if first:
-            return f"; {self._noun}s are {first}"
+    def _suggest_names(self, pattern: str) -> str:
+        """Return the end of a message: similar names, or if there are none, the outermost ones."""
+        candidates: dict[str, None] = {}
+        for name in self.names:
+            candidates |= dict.fromkeys(filter(None, _list_enclosing(name)))
+        similar = get_close_matches(pattern, candidates, NEAR, LIKENESS)
+        if similar:
+            return f"; near: {', '.join(map(repr, similar))}"
+        outermost = list(dict.fromkeys(name.split(".")[0] for name in candidates))
+        if outermost:
+            shown = ", ".join(map(repr, outermost[:MOST_NAMES]))
+            return f"; {self._noun}s are {shown}"
         return ""
 
 
-def _around(name: str) -> list[str]:
+def _list_enclosing(name: str) -> list[str]:
     """Return a module's name and those of the modules around it, the innermost first."""
     parts = name.split(".")
     return [".".join(parts[:k]) for k in range(len(parts), 0, -1)]
 
 
-def devices_matched(
+def match_devices(
     patterns: Sequence[str], devices: Sequence[str], what: str
 ) -> BoolArray:
-    """Return the devices that one of some names or patterns matches. [D]
+    """Return the devices that any of some names or patterns matches. [D]
+
+    Args:
+        patterns: Names or patterns.
+        devices: Name of each device. [D]
+        what: The constraint in words, for messages.
 
     Raises:
-        InputError: one matches none; shows the devices there are.
+        InputError: A pattern matches no device; the message shows names of devices.
     """
     matched = np.zeros(len(devices), dtype=bool)
     for pattern in patterns:
-        hit = np.array([fnmatchcase(name, pattern) for name in devices])
-        if not hit.any():
-            shown = get_close_matches(pattern, devices, NEAR, LIKENESS) or list(
-                devices[:4]
-            )
+        is_match = np.array([fnmatchcase(name, pattern) for name in devices])
+        if not is_match.any():
+            shown = get_close_matches(pattern, devices, NEAR, LIKENESS)
+            shown = shown or list(devices[:MOST_SHOWN])
             if len(shown) < len(devices):
                 ellipsis = ", ..."
             else:
@@ -424,5 +488,5 @@ def devices_matched(
             raise InputError(
                 f"{what}: no device is named {pattern!r}; devices: {', '.join(shown)}{ellipsis}"
             )
-        matched |= hit
+        matched |= is_match
     return matched

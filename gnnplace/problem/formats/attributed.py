@@ -28,7 +28,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_json, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.cluster.gpus import FLOAT32, Gpu, figures
+from gnnplace.problem.cluster.gpus import FLOAT32, Gpu, get_figures
 from gnnplace.problem.cluster.presets import load_cluster
 from gnnplace.problem.problem import FORWARD, PHASES, Problem, build_problem
 
@@ -90,7 +90,9 @@ class GivenOp:
                 f"{self.where}.{lacks}: missing; give time or time.{kind} in seconds, or flops and "
                 "bytes"
             )
-        return roofline(figures(kind), self.number("flops"), self.number("bytes")), True
+        return roofline(
+            get_figures(kind), self.number("flops"), self.number("bytes")
+        ), True
 
 
 def number(
@@ -117,7 +119,7 @@ def roofline(gpu: Gpu, flops: float, size: float) -> float:
     return max(gpu.launch, flops / gpu.flops(FLOAT32), size / gpu.bandwidth)
 
 
-def problem_of(
+def make_problem(
     name: str,
     ops: list[GivenOp],
     tensors: Iterable[tuple[int, float, list[int]]],
@@ -223,7 +225,7 @@ def from_networkx(
             )
         tensor[1].append(index[target])
     triples = [(key[0], size, consumers) for key, (size, consumers) in tensors.items()]
-    return problem_of(name or str(graph.name or "graph"), ops, triples, cluster)
+    return make_problem(name or str(graph.name or "graph"), ops, triples, cluster)
 
 
 def read_node_link(path: str | Path, cluster: Cluster | None = None) -> Problem:

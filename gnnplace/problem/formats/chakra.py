@@ -33,7 +33,7 @@ from pydantic import Field
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, within
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.formats.attributed import GivenOp, number, problem_of
+from gnnplace.problem.formats.attributed import GivenOp, make_problem, number
 from gnnplace.problem.formats.protobuf import WireMessage, varint
 from gnnplace.problem.problem import Problem
 
@@ -86,9 +86,9 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
         try:
             data = file.read_bytes()
             if JSON_BEGINS.match(data):
-                messages = _of_json(data)
+                messages = _iterate_json_nodes(data)
             else:
-                messages = _of_messages(data)
+                messages = _iterate_message_nodes(data)
             nodes += [{**node, "rank": rank} for node in messages]
         except OSError as error:
             raise FormatError(f"{file}: cannot be read: {error.strerror}") from None
@@ -119,7 +119,7 @@ class _Message(Schema, extra="ignore"):
     attr: list[dict[str, Any]] = Field(default_factory=list)
 
 
-def _of_json(data: bytes) -> Iterator[Node]:
+def _iterate_json_nodes(data: bytes) -> Iterator[Node]:
     """Yield nodes of messages one after the other, a line each or indented.
 
     Keys are those of the schema or, as ``MessageToJson`` writes them, the same in camel case.
@@ -139,11 +139,11 @@ def _of_json(data: bytes) -> Iterator[Node]:
             raise InputError(f"{location}: no JSON message") from None
         line += text.count("\n", begin, position)
         if not is_metadata:
-            yield _node_of_json(message, location)
+            yield _read_json_node(message, location)
         is_metadata = False
 
 
-def _node_of_json(message: object, where: str) -> Node:
+def _read_json_node(message: object, where: str) -> Node:
     if isinstance(message, dict):
         message = {_snake_case(key): value for key, value in message.items()}
     node = parse(_Message, message, where)
@@ -154,7 +154,7 @@ def _node_of_json(message: object, where: str) -> Node:
         "deps": node.data_deps,
         "micros": node.duration_micros,
         "outputs": node.outputs.model_dump() if node.outputs else {},
-        "keys": dict(_attribute_of_json(attribute, where) for attribute in node.attr),
+        "keys": dict(_read_json_attribute(attribute, where) for attribute in node.attr),
     }
 
 
@@ -162,7 +162,7 @@ def _snake_case(key: str) -> str:
     return CAPITAL.sub(lambda match: "_" + match[0].lower(), key)
 
 
-def _attribute_of_json(attribute: Mapping[str, Any], where: str) -> tuple[str, Any]:
+def _read_json_attribute(attribute: Mapping[str, Any], where: str) -> tuple[str, Any]:
     """Return name and value of an attribute; whole numbers of 64 bits are text in JSON."""
     name = str(attribute.get("name"))
     for key, value in attribute.items():
@@ -180,7 +180,7 @@ def _attribute_of_json(attribute: Mapping[str, Any], where: str) -> tuple[str, A
     return name, None
 
 
-def _of_messages(data: bytes) -> Iterator[Node]:
+def _iterate_message_nodes(data: bytes) -> Iterator[Node]:
     at = 0
     parts = []
     # All lengths are checked first, so that a truncated file is refused at once.
@@ -191,10 +191,10 @@ def _of_messages(data: bytes) -> Iterator[Node]:
         parts.append(data[at : at + size])
         at += size
     for part in parts[1:]:  # the first one is the metadata
-        yield _node_of_message(WireMessage(part))
+        yield _read_message_node(WireMessage(part))
 
 
-def _node_of_message(message: WireMessage) -> Node:
+def _read_message_node(message: WireMessage) -> Node:
     outputs = message.messages(9)
     durations = message.numbers(7)
     return {
@@ -207,12 +207,12 @@ def _node_of_message(message: WireMessage) -> Node:
         if outputs
         else {},
         "keys": {
-            one.text(1): _attribute_of_message(one) for one in message.messages(10)
+            one.text(1): _read_message_attribute(one) for one in message.messages(10)
         },
     }
 
 
-def _attribute_of_message(message: WireMessage) -> float | int | str:
+def _read_message_attribute(message: WireMessage) -> float | int | str:
     """Return the value of an `AttributeProto`, whichever of its scalar fields has it."""
     double = message.double(3)
     single = message.data(5)
@@ -257,7 +257,7 @@ def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
     }
     for k, node in enumerate(computing):
         reads = {
-            _whole(readers, f"{_where(node)}.attr.reads")
+            _read_whole_number(readers, f"{_where(node)}.attr.reads")
             for readers in _list(node, "reads")
         }
         for producer in _producers(node, by_id, sent):
@@ -279,7 +279,7 @@ def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
     has_other_times = any(TIMES & node["keys"].keys() for node in computing)
     is_measured = has_durations and not has_other_times
     ops = [_op(node, have_own_names, is_measured) for node in computing]
-    return problem_of(name, ops, tensors, cluster)
+    return make_problem(name, ops, tensors, cluster)
 
 
 def _where(node: Node) -> str:
@@ -372,7 +372,7 @@ def _tensors(node: Node) -> dict[int, float]:
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise InputError(f"{key_path}: must be a list of [number, bytes]")
     return {
-        _whole(n, key_path): number({"bytes": size}, "bytes", key_path)
+        _read_whole_number(n, key_path): number({"bytes": size}, "bytes", key_path)
         for n, size in pairs
     }
 
@@ -388,7 +388,7 @@ def _list(node: Node, key: str) -> list[Any]:
     return entries
 
 
-def _whole(value: object, where: str) -> int:
+def _read_whole_number(value: object, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InputError(f"{where}: {value!r}: must be a whole number, not negative")
     return value

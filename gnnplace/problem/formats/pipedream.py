@@ -31,7 +31,7 @@ from gnnplace.errors import ChangedWarning, FormatError
 from gnnplace.files import read_text, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
-from gnnplace.problem.cluster import Cluster, preset
+from gnnplace.problem.cluster import Cluster, make_preset
 
 KEYS = (
     "forward_compute_time",
@@ -64,7 +64,7 @@ def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
     """
     profile = parse_profile(str(path), read_text(path))
     with within(path):
-        cluster = cluster or preset(DEFAULT_CLUSTER)
+        cluster = cluster or make_preset(DEFAULT_CLUSTER)
         problem = _problem(Path(path).stem, profile.layers, profile.edges, cluster)
     if profile.unread:
         options = ", ".join(
@@ -198,7 +198,7 @@ def _problem(
     cluster: Cluster,
 ) -> Problem:
     ops = _AddedOps()
-    trained = _trained(layers, edges)
+    trained = _select_trained(layers, edges)
     weighted = [layer for layer in trained if layer.parameters > 0]
     forward = {
         k: ops.add("", layer, layer.forward, FORWARD) for k, layer in layers.items()
@@ -227,7 +227,7 @@ def _problem(
     )
 
 
-def _trained(
+def _select_trained(
     layers: dict[str, PipedreamLayer], edges: list[tuple[str, str]]
 ) -> list[PipedreamLayer]:
     """Return the layers with a backward op.

@@ -22,7 +22,7 @@ import numpy as np
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import within
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.formats.attributed import DEFAULT_CLUSTER, GivenOp, problem_of
+from gnnplace.problem.formats.attributed import DEFAULT_CLUSTER, GivenOp, make_problem
 from gnnplace.problem.problem import PHASES, Problem
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def from_pyg(
             "one by to_homogeneous()"
         )
     fields = data.to_dict()
-    edges = _whole_numbers(fields, "edge_index", (2, None))
+    edges = _read_whole_numbers(fields, "edge_index", (2, None))
     columns = _columns(fields, int(data.num_nodes or 0), cluster)
     count = len(columns["names"])
     if edges.size and (edges.min() < 0 or edges.max() >= count):
@@ -96,7 +96,7 @@ def from_pyg(
     sizes = _array(fields, "edge_bytes", (edges.shape[1],))
     edge_tensor = np.arange(edges.shape[1])
     if "edge_tensor" in fields:
-        edge_tensor = _whole_numbers(fields, "edge_tensor", edge_tensor.shape)
+        edge_tensor = _read_whole_numbers(fields, "edge_tensor", edge_tensor.shape)
     tensors: dict[int, tuple[int, float, list[int]]] = {}
     for k, tensor in enumerate(edge_tensor.tolist()):
         source, target = (int(end) for end in edges[:, k])
@@ -118,7 +118,7 @@ def from_pyg(
         )
         for k in range(count)
     ]
-    return problem_of(name, ops, tensors.values(), cluster)
+    return make_problem(name, ops, tensors.values(), cluster)
 
 
 def _columns(
@@ -140,10 +140,10 @@ def _columns(
             times_by_key = {f"time.{kind}": times[:, k] for k, kind in enumerate(kinds)}
         columns |= {key: column.tolist() for key, column in times_by_key.items()}
     if "phase" in given:
-        phases = _whole_numbers(given, "phase", (count,)).tolist()
+        phases = _read_whole_numbers(given, "phase", (count,)).tolist()
         columns["phase"] = [PHASES[p] if p in range(len(PHASES)) else p for p in phases]
     if "unit" in given:
-        units = _whole_numbers(given, "unit", (count,)).tolist()
+        units = _read_whole_numbers(given, "unit", (count,)).tolist()
         columns["colocate"] = [None if unit < 0 else f"unit {unit}" for unit in units]
     names = given.get("names", [str(k) for k in range(count)])
     if len(names) != count:
@@ -191,7 +191,7 @@ def _numbers(field: object, key: str) -> np.ndarray:
         ) from None
 
 
-def _whole_numbers(
+def _read_whole_numbers(
     given: dict[str, Any], key: str, shape: tuple[int | None, ...]
 ) -> np.ndarray:
     """Return a field of whole numbers.

@@ -101,7 +101,7 @@ def differences(
             allowed = tolerance
         else:
             allowed = tolerance.get(tensor.dtype, 0.0)
-        absolute = _apart(actual, tensor, bits=bits)
+        absolute = _find_largest_difference(actual, tensor, bits=bits)
         if bits and absolute == float("inf"):
             allowed = 0.0
         scale = max(float(tensor.double().nan_to_num(0.0).abs().max()), floor)
@@ -132,7 +132,9 @@ def _equal(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> bool:
     return torch.equal(first_bytes, second_bytes)
 
 
-def _apart(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> float:
+def _find_largest_difference(
+    first: torch.Tensor, second: torch.Tensor, *, bits: bool
+) -> float:
     """Return the largest absolute difference; inf if tensors are no numbers to compare."""
     if first.shape != second.shape or (bits and first.dtype != second.dtype):
         return float("inf")

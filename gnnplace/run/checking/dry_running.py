@@ -42,15 +42,15 @@ from gnnplace.run.workers import (
     Send,
     Transport,
     WorkerFailure,
-    shared_words,
+    make_shared_words,
 )
 from gnnplace.tracing import (
     Claims,
     DeviceFault,
     DeviceWatch,
     Program,
-    claimed,
-    on_cuda,
+    make_claimed_tensor,
+    move_to_cuda,
     operations,
 )
 
@@ -148,7 +148,9 @@ def dry_run(
     """
     count = parse_claimed_count(claim)
     check_possible(problem, placement)
-    plan = plan_execution(on_cuda(program), problem, with_sequences(problem, placement))
+    plan = plan_execution(
+        move_to_cuda(program), problem, with_sequences(problem, placement)
+    )
     if plan.devices[-1] >= count:
         raise InputError(
             f"dry run on {claim!r}: the placement uses device {plan.devices[-1]}; claim "
@@ -168,7 +170,7 @@ def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
     mail = _Mail()
     with claims.made():
         tensors = {
-            name: claimed(entry.info, CPU)
+            name: make_claimed_tensor(entry.info, CPU)
             for name, entry in plan.program.inputs.items()
         }
     plan = replace(plan, program=replace(plan.program, initial=tensors))
@@ -322,7 +324,7 @@ class _Walker:
         self.watch = DeviceWatch(self.device)
         self.fault: Fault | None = None
         self.program = device_program(plan, device, plan.program.producer)
-        words = shared_words(TICKS * self.program.num_ticks + 1)
+        words = make_shared_words(TICKS * self.program.num_ticks + 1)
         arguments: dict[str, Any] = {
             "number": number,
             "device": device,
@@ -360,14 +362,14 @@ class _Walker:
     def _step(self) -> None:
         clock = DeviceClock()
         function, tensors = self.worker.ready(clock)
-        watched = self._watched(function)
+        watched = self._watch(function)
         if isinstance(self.worker, StandingWorker):
             for request in (TAKE, (1, 0), PUBLISH):
                 self.worker.answer(request, watched, tensors, clock)
         else:
             self.worker.run(watched, tensors, clock)
 
-    def _watched(self, function: StepFunction) -> StepFunction:
+    def _watch(self, function: StepFunction) -> StepFunction:
         def step(turn: int, ticks: memoryview, base: int) -> None:
             with self.watch:
                 function(turn, ticks, base)
@@ -375,7 +377,8 @@ class _Walker:
         return step
 
     def _fault(self, error: BaseException) -> Fault:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        lines = str(error).splitlines()
+        reason = lines[0] if lines else type(error).__name__
         if isinstance(error, NameError):
             reason = self._missing(reason)
         return Fault(str(self.device), self.worker.culprit(error), reason)

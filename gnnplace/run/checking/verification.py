@@ -39,8 +39,8 @@ from gnnplace.tracing import (
     ProgramDraws,
     ProgramOp,
     StepModule,
-    coarsest,
-    doubled,
+    convert_to_double,
+    find_coarsest_tolerance,
     find_largest,
     map_refs,
     on_device,
@@ -246,9 +246,9 @@ def compare_with_whole_batch(
     count = 0 if draws is None else draws.count
     run = _Step(torch.tensor(values.loss), values.gradients)
     errors = run.errors_against(eager)
-    tolerance = coarsest(info.dtype for info in program.values.values())
+    tolerance = find_coarsest_tolerance(info.dtype for info in program.values.values())
     worst = max(errors, key=errors.__getitem__)
-    if errors[worst] <= tolerance or (exact := _in_double(program)) is None:
+    if errors[worst] <= tolerance or (exact := _make_double_step(program)) is None:
         return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance, draws=count)
     eager_errors = eager.errors_against(exact)
     errors = run.errors_against(exact)
@@ -281,7 +281,7 @@ class _Step:
         return errors
 
 
-def _in_double(program: Program) -> _Step | None:
+def _make_double_step(program: Program) -> _Step | None:
     """Return eager PyTorch's step in double precision; None if it has other types or draws."""
     assert program.batch is not None
     step = program.batch.whole
@@ -290,7 +290,7 @@ def _in_double(program: Program) -> _Step | None:
         draws = ProgramDraws(program)
     else:
         draws = None
-    inputs = pytree.tree_map(doubled, step.kwargs or step.args)
+    inputs = pytree.tree_map(convert_to_double, step.kwargs or step.args)
     try:
         model = copy.deepcopy(step.model).double()
         exact = _Step(

@@ -26,10 +26,10 @@ from gnnplace.tracing import (
     Claims,
     Inputs,
     StepModule,
-    arguments,
-    claimed,
+    describe_arguments,
+    make_claimed_tensor,
     make_workload,
-    unguarded,
+    remove_device_guards,
     value_info,
 )
 from gnnplace.zoo import Loss, Workload
@@ -96,7 +96,12 @@ def _run_forward(
     call: Arguments,
 ) -> str | None:
     """Run the forward pass; return the first line of any error but that of mixed devices."""
-    with Attributes(model).restored(), Claims().made(), unguarded(), torch.no_grad():
+    with (
+        Attributes(model).restored(),
+        Claims().made(),
+        remove_device_guards(),
+        torch.no_grad(),
+    ):
         args, kwargs = _claim(call, main)
         try:
             functional_call(model, _make_claimed_state(model, homes), args, kwargs)
@@ -144,7 +149,7 @@ def _make_claimed_state(
     claims: dict[int, torch.Tensor] = {}
     for name, tensor in _tensors(model):
         if id(tensor) not in claims:
-            claims[id(tensor)] = claimed(value_info(tensor), homes[name])
+            claims[id(tensor)] = make_claimed_tensor(value_info(tensor), homes[name])
     return {name: claims[id(tensor)] for name, tensor in _tensors(model)}
 
 
@@ -153,14 +158,18 @@ def _find_arguments(workload: Workload) -> Arguments:
     model = workload.model
     loss = workload.loss
     step = StepModule(model, loss, workload.inputs, forward_only=True)
-    bound = arguments(model, loss, step.args, step.kwargs)
+    bound = describe_arguments(model, loss, step.args, step.kwargs)
     return tuple(bound.args), dict(bound.kwargs)
 
 
 def _claim(values: Tree, device: torch.device) -> Tree:
     """Return the values with tensors without numbers that claim to be on a device."""
     claims: Tree = pytree.tree_map(
-        lambda x: claimed(value_info(x), device) if isinstance(x, torch.Tensor) else x,
+        lambda x: (
+            make_claimed_tensor(value_info(x), device)
+            if isinstance(x, torch.Tensor)
+            else x
+        ),
         values,
     )
     return claims

@@ -89,7 +89,7 @@ def device_map(
         )
     units = find_units(program)
     device = _devices(program, problem, placement)
-    by_unit = _by_unit(program, units, device, problem)
+    by_unit = _find_unit_devices(program, units, device, problem)
     by_class = _find_tie_devices(units, by_unit, problem)
     homes = {name: by_class.get(units.classes[name]) for name in units.names}
     placed = [index for index in homes.values() if index is not None]
@@ -121,7 +121,7 @@ def _devices(program: Program, problem: Problem, placement: Placement) -> IntArr
     return np.array([of_name[op.name] for op in program.ops], dtype=np.int32)
 
 
-def _by_unit(
+def _find_unit_devices(
     program: Program, units: Units, device: IntArray, problem: Problem
 ) -> dict[str, int]:
     """Return the device of each unit that ops run in.

@@ -13,7 +13,7 @@ from torch import nn
 from gnnplace.errors import InputError
 from gnnplace.processes import torch_threads
 from gnnplace.tracing import Inputs, Optimizer, StepModule
-from gnnplace.tracing import optimizer as find_optimizer
+from gnnplace.tracing import make_optimizer as find_optimizer
 
 Progress = Callable[[str], None]
 WARMUP = 2  # steps before those that are timed

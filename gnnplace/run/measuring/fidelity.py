@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gnnplace.costs import local_device, profile_model
+from gnnplace.costs import find_local_device, profile_model
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.measurements import (
     CLOCKS,
-    Candidate,
     FidelityRow,
     Forward,
     MeasurementStore,
@@ -26,18 +25,18 @@ from gnnplace.measurements import (
     Selection,
     Study,
     agreement,
-    clocked,
     cross_validated,
-    draw_candidates,
     fit,
     halves,
     mean_overlap,
     read_samples,
-    settled,
+    settle_step_times,
     shortest,
+    summarize_steps,
 )
-from gnnplace.placing import place, shown_placers, warm
-from gnnplace.problem import Placement, machine
+from gnnplace.placing import list_shown_placers, place, warm
+from gnnplace.problem import Placement, describe_machine
+from gnnplace.run.measuring.candidates import Candidate, draw_candidates
 from gnnplace.run.measuring.recording import step_record
 from gnnplace.run.measuring.running import Executed, execute_placement
 from gnnplace.run.placed import ExecutionOptions, RecordOptions, execution_mode
@@ -122,7 +121,9 @@ def check_fidelity(
     program = capture_model(model, options=capture)
     problem = profile_model(program, cluster, options=capture, progress=progress)
     for kind in problem.cluster.kinds:  # CPU seconds say nothing about others'
-        if kind != "cpu" and (options.mode == "emulated" or local_device(kind) is None):
+        if kind != "cpu" and (
+            options.mode == "emulated" or find_local_device(kind) is None
+        ):
             raise InputError(
                 f"fidelity: devices of kind {kind!r} cannot be measured here; take cpu:N, or "
                 "cuda:N with mode measured where there are GPUs"
@@ -131,7 +132,7 @@ def check_fidelity(
     runner = _Runner(study, program, capture, options, store, progress)
     progress("placing")
     runner.measure_all()
-    study.mode = _mode_of(study, options.mode)
+    study.mode = _get_mode(study, options.mode)
     try:
         _compare(study, options, store, progress)
     except InputError as error:
@@ -140,7 +141,7 @@ def check_fidelity(
     return study
 
 
-def _mode_of(study: Study, mode: str) -> str:
+def _get_mode(study: Study, mode: str) -> str:
     """Return measured or emulated, as all runs of the study were."""
     if mode != "auto":
         return mode
@@ -181,7 +182,7 @@ class _Runner:
 
     def _candidates(self) -> list[Candidate]:
         options = self.options
-        names = list(self.options.placers or shown_placers())
+        names = list(self.options.placers or list_shown_placers())
         budget = options.budget
         seed = options.seed
 
@@ -231,14 +232,17 @@ class _Runner:
 
     def _take(self, row: FidelityRow, run: Executed) -> None:
         """Note what a run measured; the steps of a placement's rounds go under its name."""
-        execution, clock = run.execution, self.options.clock
+        execution = run.execution
+        clock = self.options.clock
         steps = [step_record(k, timing) for k, timing in enumerate(execution.steps)]
         self.study.steps.setdefault(row.name, []).extend(steps)
         self.study.runs.add(run.run or "")
-        auto = execution.fastest, execution.step_time
-        times = auto if clock == "auto" else clocked(steps, clock)
-        row.rounds.append(float(times[0] or 0.0))
-        row.medians.append(float(times[1] or 0.0))
+        fastest: float | None = execution.fastest
+        median: float | None = execution.step_time
+        if clock != "auto":
+            fastest, median = summarize_steps(steps, clock)
+        row.rounds.append(float(fastest or 0.0))
+        row.medians.append(float(median or 0.0))
 
 
 def _settle(study: Study, found: list[Candidate]) -> None:
@@ -252,7 +256,7 @@ def _settle(study: Study, found: list[Candidate]) -> None:
         return
     rows = [row for row, _ in good]
     fastest = shortest(_rounds(rows))
-    typical = settled(_rounds(rows, typical=True))
+    typical = settle_step_times(_rounds(rows, typical=True))
     for (row, placement), seconds, typical_seconds in zip(
         good, fastest, typical, strict=True
     ):
@@ -279,7 +283,7 @@ def _compare(
     study.before = agreement([row.predicted or 0.0 for row in good], measured)
     if options.rounds > 1:
         study.repeated = halves(_rounds(good))
-        study.typical_repeated = halves(_rounds(good, typical=True), settled)
+        study.typical_repeated = halves(_rounds(good, typical=True), settle_step_times)
     progress("calibrating")
     older = _older(study, options, store)
     samples = [*study.samples, *older]
@@ -309,5 +313,5 @@ def _older(
         clock = None
     else:
         clock = options.clock
-    samples = read_samples(store, selection, clock, machine())
+    samples = read_samples(store, selection, clock, describe_machine())
     return [sample for sample in samples if sample.run not in study.runs]

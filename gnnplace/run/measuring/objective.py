@@ -36,7 +36,7 @@ from gnnplace.measurements import (
     is_disturbed,
 )
 from gnnplace.measurements import Measured as Measured
-from gnnplace.problem import Placement, Problem, machine, placement_to_data
+from gnnplace.problem import Placement, Problem, describe_machine, placement_to_data
 from gnnplace.run.checking import verify
 from gnnplace.run.measuring.recording import recording, step_record
 from gnnplace.run.placed import (
@@ -48,7 +48,7 @@ from gnnplace.run.placed import (
     with_sequences,
 )
 from gnnplace.run.workers import core_groups, side_by_side
-from gnnplace.tracing import Program, microbatched
+from gnnplace.tracing import Program, with_program_microbatches
 
 SOURCE = "objective"
 """What the store calls these runs; failures of others may have had other reasons."""
@@ -135,7 +135,7 @@ class MeasuredObjective:
         else:
             groups = []
         if len(groups) > 1:
-            machine()  # known before the cores are shared out
+            describe_machine()  # known before the cores are shared out
             results = side_by_side(list(jobs.values()), groups)
             completed = [DIED if measured is None else measured for measured in results]
             self._memory.update(zip(jobs, completed, strict=True))
@@ -158,7 +158,7 @@ class MeasuredObjective:
         One whose sequences cannot be completed is kept as a failure under a key of its own.
         """
         try:
-            mode = self._mode_of(problem, placement)
+            mode = self._get_mode(problem, placement)
             placement = with_sequences(problem, placement)
             self._look_up(problem.fingerprint, mode)
         except GnnplaceError as error:
@@ -167,7 +167,7 @@ class MeasuredObjective:
             return key
         return f"{mode} {placement_key(placement_to_data(placement, problem))}"
 
-    def _mode_of(self, problem: Problem, placement: Placement) -> str:
+    def _get_mode(self, problem: Problem, placement: Placement) -> str:
         mode = self._options.mode
         if mode == AUTO:
             return execution_mode(placement, problem)
@@ -189,9 +189,9 @@ class MeasuredObjective:
 
     def _run(self, problem: Problem, placement: Placement) -> Measured:
         program = self._program
-        options = replace(self._options, mode=self._mode_of(problem, placement))
+        options = replace(self._options, mode=self._get_mode(problem, placement))
         if problem.microbatches > 1 and program.microbatches == 1:
-            program = microbatched(program, problem.microbatches)
+            program = with_program_microbatches(program, problem.microbatches)
         about = {"mode": options.mode, "transport": options.transport, "source": SOURCE}
         try:
             with recording(
@@ -214,7 +214,11 @@ class MeasuredObjective:
             return Measured(None, str(error))
         steps = [step_record(k, timing) for k, timing in enumerate(run.steps)]
         rows = [(step.wall, step.virtual, step.interrupted) for step in run.steps]
-        disturbed = self._by_mode(run.mode) and not run.uses_gpus and is_disturbed(rows)
+        disturbed = (
+            self._counts_wall_clock(run.mode)
+            and not run.uses_gpus
+            and is_disturbed(rows)
+        )
         clock = VIRTUAL if disturbed else self._clock
         times = {
             WALL: run.fastest_wall,
@@ -223,7 +227,7 @@ class MeasuredObjective:
         }
         return Measured(times[clock], disturbed=disturbed, ops=op_seconds(steps))
 
-    def _by_mode(self, mode: str) -> bool:
+    def _counts_wall_clock(self, mode: str) -> bool:
         """Return whether the wall clock counts, and nobody asked for it."""
         return self._clock is None and mode == "measured"
 
@@ -242,11 +246,11 @@ class MeasuredObjective:
 
     def _read_result(self, run: StoredRun) -> Measured | None:
         """Return a stored run as a result, if it is of this model and machine and says anything."""
-        if run.machine != machine() or run.model != self._label:
+        if run.machine != describe_machine() or run.model != self._label:
             return None
         if run.outcome.status == FAILED and run.source == SOURCE:
             return Measured(None, run.outcome.error, stored=True)
-        disturbed = self._by_mode(run.mode) and run.disturbed
+        disturbed = self._counts_wall_clock(run.mode) and run.disturbed
         seconds = find_fastest(run, VIRTUAL if disturbed else self._clock)
         good = run.outcome.status == OK and seconds
         if good:

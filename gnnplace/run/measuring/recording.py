@@ -20,10 +20,10 @@ from gnnplace.measurements import (
 from gnnplace.problem import (
     Placement,
     Problem,
-    machine,
+    describe_machine,
+    list_versions,
     placement_to_data,
     problem_to_data,
-    versions,
 )
 from gnnplace.run.checking import Verification
 from gnnplace.run.placed import StepTiming, with_sequences
@@ -148,8 +148,8 @@ def run_record(
         predicted=predicted if np.isfinite(predicted) else None,
         mode=mode,
         transport=transport,
-        machine=machine(),
-        versions=versions(),
+        machine=describe_machine(),
+        versions=list_versions(),
         source=source,
     )
 

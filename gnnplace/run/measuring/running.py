@@ -33,7 +33,7 @@ from gnnplace.tracing import (
     Program,
     capture_model,
     make_workload,
-    microbatched,
+    with_program_microbatches,
 )
 
 STEPS = 10  # The default number of steps of a run
@@ -99,7 +99,7 @@ def execute_placement(
     else:
         program = model
     if problem.microbatches > 1 and program.microbatches == 1:
-        program = microbatched(program, problem.microbatches)
+        program = with_program_microbatches(program, problem.microbatches)
     run = run or ExecutionOptions(steps=STEPS)
     record = record or RecordOptions()
     if run.mode == AUTO:
@@ -171,7 +171,7 @@ def dry_run_placement(
         program = model
     problem, placement = unbound.bind(program, problem, anywhere=True)
     if program.microbatches == 1:
-        program = microbatched(program, problem.microbatches)
+        program = with_program_microbatches(program, problem.microbatches)
     walks = [dry_run(program, problem, placement, claim=claim)]
     if program.loss is not None:
         walks.append(dry_run(program, problem, placement, claim=claim, standing=True))

@@ -16,7 +16,7 @@ from typing import Any
 
 from gnnplace.costs import program_digest
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError
-from gnnplace.problem import Placement, Problem, faults
+from gnnplace.problem import Placement, Problem, list_faults
 from gnnplace.run.placed.clock import EVERY, Observer, StepStream
 from gnnplace.run.placed.options import AUTO, ExecutionOptions
 from gnnplace.run.placed.plan import ExecutionPlan, plan_execution
@@ -291,7 +291,7 @@ def check_possible(problem: Problem, placement: Placement) -> None:
     Raises:
         InfeasibleError: it is not; names the first fault.
     """
-    wrong = faults(problem, placement.device)
+    wrong = list_faults(problem, placement.device)
     if wrong:
         raise InfeasibleError(f"placement: {wrong[0]} ({len(wrong)} faults)")
 

@@ -338,17 +338,17 @@ def step_table(step: StepTiming) -> str:
         f"step: {_milliseconds(step.wall)} wall, {_milliseconds(step.virtual)} virtual{note}"
     ]
     if devices:
-        lines += aligned([HEAD, *(_row(step, device) for device in devices)])
+        lines += align_columns([HEAD, *(_row(step, device) for device in devices)])
     longest = sorted(step.ops, key=_length, reverse=True)[:LONGEST]
     if longest:
         lines.append("longest ops:")
-        lines += aligned(
+        lines += align_columns(
             [("  " + op.op, op.device, _milliseconds(_length(op))) for op in longest]
         )
     return "\n".join(lines)
 
 
-def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+def align_columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
     """Return rows as lines whose columns stand under each other, the first to the left."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

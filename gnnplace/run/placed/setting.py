@@ -22,10 +22,10 @@ from gnnplace.run.workers import (
     NetworkTransport,
     Transport,
     available_cores,
+    make_shared_words,
     make_transport,
-    shared_words,
 )
-from gnnplace.tracing import Program, on_cuda
+from gnnplace.tracing import Program, move_to_cuda
 
 
 class RunSetting:
@@ -90,7 +90,7 @@ class RunSetting:
         else:
             self.transport = make_transport(transport, plan.messages, self.board)
         self.records = [
-            Records(shared_words(rows * (TICKS * p.num_ticks + 1)), p.num_ticks)
+            Records(make_shared_words(rows * (TICKS * p.num_ticks + 1)), p.num_ticks)
             for p in self.programs
         ]
 
@@ -183,7 +183,7 @@ def adapt_to_devices(
     )
     if host:
         return program
-    return on_cuda(program)
+    return move_to_cuda(program)
 
 
 def assign_cores(

@@ -24,13 +24,13 @@ from gnnplace.problem import (
     Given,
     Placement,
     Problem,
-    all_pairs,
     as_constraints,
-    placed_microbatches,
+    count_placed_microbatches,
+    link_all_pairs,
     placement_from_data,
 )
 from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramInput, Ref, ValueInfo
-from gnnplace.tracing import optimizer as find_optimizer
+from gnnplace.tracing import make_optimizer as find_optimizer
 
 SCALAR = ValueInfo((), (), torch.float32, 4)
 PLENTY = 1e15
@@ -92,7 +92,7 @@ class UnboundPlacement:
             program = with_optimizer(program, find_optimizer(self.optimizer))
         bare = replace(program, initial={})
         if anywhere:
-            cluster = _stand_in(self.devices)
+            cluster = _make_stand_in(self.devices)
         else:
             cluster = _cluster(self.devices)
         return profile(
@@ -142,7 +142,7 @@ def read_unbound_placement(
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     options = stored if isinstance(stored, dict) else {}
     count = max(
-        int(options.get("microbatches", microbatches)), placed_microbatches(data)
+        int(options.get("microbatches", microbatches)), count_placed_microbatches(data)
     )
     return UnboundPlacement(
         source=data if isinstance(data, dict) else {},
@@ -234,10 +234,10 @@ def _cluster(names: Sequence[str]) -> Cluster:
             f"placement: its devices are {', '.join(names) or 'none'}, not those of this machine "
             "(cpu:N or cuda:N)"
         )
-    return _stand_in(names)
+    return _make_stand_in(names)
 
 
-def _stand_in(names: Sequence[str]) -> Cluster:
+def _make_stand_in(names: Sequence[str]) -> Cluster:
     """Return a cluster of devices of these names, whatever they are."""
     devices = tuple(Device(name=name, kind="cpu", memory=PLENTY) for name in names)
-    return Cluster(devices, all_pairs(names, latency=0.0, bandwidth=PLENTY))
+    return Cluster(devices, link_all_pairs(names, latency=0.0, bandwidth=PLENTY))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.plans import as_type
+from gnnplace.plans import cast_input
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
     BatchStructure,
@@ -44,7 +44,7 @@ class BatchLeaf:
         if not isinstance(leaf, torch.Tensor):
             return cls(False, torch.Size(), None)
         cut = leaf.shape[:1] == (examples,)
-        return cls(cut, leaf.shape[cut:], as_type(leaf, precision).dtype)
+        return cls(cut, leaf.shape[cut:], cast_input(leaf, precision).dtype)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class BatchForm:
         tensors = []
         for path, tensor in by_path.items():
             expected = self.leaves[path].dtype
-            tensor = as_type(tensor, self.precision)
+            tensor = cast_input(tensor, self.precision)
             if tensor.dtype != expected:
                 raise InputError(
                     f"batch: input {path} is {tensor.dtype}; the plan was applied to {expected}"

@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,37 +25,33 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans import (
-    Layouts,
     PlanFile,
-    StageCalls,
     check_placements,
     check_stages,
-    cuts_of,
+    find_cuts,
     make_home_layout,
-    make_layouts,
     make_plan_inputs,
-    make_stage_calls,
 )
+from gnnplace.run.planned.layouts import Layouts, make_layouts
 from gnnplace.run.planned.parameters import LocalParameter, Parameters
-from gnnplace.run.planned.passes import StageCode, last_readers, list_outputs
+from gnnplace.run.planned.passes import StageCode
 from gnnplace.run.planned.seats import Seat, Seats, check_processes, make_seats
-from gnnplace.run.planned.whole import replaced
-from gnnplace.sharding import (
-    LayerGraph,
-    Layout,
+from gnnplace.run.planned.stages import StageCalls, make_stage_calls
+from gnnplace.run.planned.whole import refuse_replaced_parameters
+from gnnplace.run.split import (
     broadcast_from_first,
     dtensor_placements,
     flatten_mesh,
-    layer_graph,
     place_calls,
 )
+from gnnplace.sharding import LayerGraph, Layout, layer_graph
 from gnnplace.torch_names import call_after_backward, pytree
 from gnnplace.tracing import (
     MEMORY,
     CallGraph,
     CallRef,
     Fingerprint,
-    reading,
+    note_attribute_reads,
     refuse_meta,
     register_types,
 )
@@ -100,7 +96,7 @@ def _seat(seats: Seats, mesh: DeviceMesh | None, kind: str) -> Seat:
     """
     axes = seats.axes[0]
     if mesh is None:
-        mesh = mesh_here(axes, kind)
+        mesh = make_mesh_here(axes, kind)
     elif mesh.ndim > len(axes):
         dims = [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1] or [0]
         groups = [mesh.get_group(dim) for dim in dims]
@@ -127,7 +123,7 @@ def _seat(seats: Seats, mesh: DeviceMesh | None, kind: str) -> Seat:
     )
 
 
-def mesh_here(shape: tuple[int, ...], kind: str) -> DeviceMesh:
+def make_mesh_here(shape: tuple[int, ...], kind: str) -> DeviceMesh:
     """Make a mesh over all processes, whose group is started if torchrun started them.
 
     Raises:
@@ -167,7 +163,7 @@ class _Traced:
         grad = torch.is_grad_enabled()
         values = self.code.forward((), inputs, None, (0, 0, 0), grad=grad)
         outputs = [_Whole.apply(x) if x.requires_grad else x for x in values]
-        by_value = dict(zip(list_outputs(self.graph), outputs, strict=True))
+        by_value = dict(zip(self.graph.outputs, outputs, strict=True))
 
         def output(leaf: object) -> object:
             if isinstance(leaf, CallRef):
@@ -223,7 +219,7 @@ class _Forward:
                         distributed, requires_grad=learns
                     )
                     if learns:
-                        replaced(parameter)
+                        refuse_replaced_parameters(parameter)
                 module._parameters[key] = replacements[id(parameter)]
 
     def _home(self, name: str) -> Layout:
@@ -264,7 +260,7 @@ class _Forward:
         Raises:
             MismatchError: they are not the plan's, or cannot be split as it says.
         """
-        with self._own_forward():
+        with self._call_own_forward():
             layers = layer_graph(
                 self.model,
                 inputs,
@@ -273,12 +269,12 @@ class _Forward:
                 zeros=True,
                 proven=proven,
             )
-        check_stages(cuts_of(layers.calls, layers.rules).segments, self.file.stages)
+        check_stages(find_cuts(layers.calls, layers.rules).segments, self.file.stages)
         check_placements(layers.calls, layers.rules, self.file.stages)
         return layers
 
     def _trace(self, inputs: object) -> _Traced:
-        with reading(self.model) as read:
+        with note_attribute_reads(self.model) as read:
             layers = self.layers(inputs)
         graph = layers.calls
         entries = self.file.stages
@@ -287,13 +283,12 @@ class _Forward:
         self._share_generator_state(graph)
         parameters = dict(self.model.named_parameters())
         code = StageCode(
-            graph,
-            piece,
-            place_calls(graph, layers.rules, layouts.split, self.mesh),
-            self.model,
-            self._held(piece, layouts, parameters),
-            {},
-            done=last_readers(graph, piece),
+            graph=graph,
+            # The generator's state is shared, so that draws are not seeded one by one.
+            piece=replace(piece, draws={}),
+            placed=place_calls(graph, layers.rules, layouts.split, self.mesh),
+            model=self.model,
+            parameters=self._make_leaves(piece, layouts, parameters),
             converted=layouts.converted,
         )
         return _Traced(
@@ -303,7 +298,7 @@ class _Forward:
             parameters={name: parameters[name] for name in piece.parameters},
         )
 
-    def _held(
+    def _make_leaves(
         self, piece: StageCalls, layouts: Layouts, parameters: dict[str, nn.Parameter]
     ) -> Parameters:
         """Make leaves of the parameters that the pass reads; backward hands their gradients on."""
@@ -350,7 +345,7 @@ class _Forward:
         return store
 
     @contextmanager
-    def _own_forward(self) -> Iterator[None]:
+    def _call_own_forward(self) -> Iterator[None]:
         split_forward = self.model.__dict__.pop("forward", None)
         if self.script_forward is not None:
             self.model.__dict__["forward"] = self.script_forward

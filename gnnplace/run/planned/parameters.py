@@ -28,7 +28,8 @@ from torch import nn
 
 from gnnplace.costs import BUCKET
 from gnnplace.run.planned.seats import Seat
-from gnnplace.sharding import PARTIAL, REPLICATED, Layout, redistribute
+from gnnplace.run.split import redistribute
+from gnnplace.sharding import PARTIAL, REPLICATED, Layout
 from gnnplace.torch_names import gather_flat, scatter_flat
 
 

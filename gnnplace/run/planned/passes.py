@@ -2,7 +2,7 @@
 
 Without shards a call runs as it was recorded. Over shards each process runs its shard of the call,
 by the same rules that priced it (`tracing.rules`), and tensors are moved into the layouts in which
-calls read them (`sharding.run.move`). Inputs and outputs of the stage are whole, or split along
+calls read them (`run.split`). Inputs and outputs of the stage are whole, or split along
 tokens or examples.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,27 +19,21 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace.plans import ATTENTION, StageCalls, border_layout, derive_seed
+from gnnplace.plans import border_layout
 from gnnplace.run.planned.buffers import PassBuffers, list_observed_buffers
+from gnnplace.run.planned.draws import ATTENTION, derive_seed
 from gnnplace.run.planned.parameters import Parameters
+from gnnplace.run.planned.stages import StageCalls
 from gnnplace.run.planned.weights import QUEUED, Pack, Queue, product
-from gnnplace.sharding import (
-    REPLICATED,
-    Layout,
-    PlacedCall,
-    Regathering,
-    is_gathered,
-    move_shard,
-    run_part,
-)
-from gnnplace.torch_names import get_current_function_mode_stack, pytree
+from gnnplace.run.split import PlacedCall, Regathering, move_shard, run_part
+from gnnplace.sharding import REPLICATED, Layout, is_gathered
+from gnnplace.torch_names import get_current_function_mode_stack
 from gnnplace.tracing import (
     BUFFER,
     CONSTANT,
     INPUT,
     PARAMETER,
     CallGraph,
-    CallRef,
     LayerCall,
     Seeded,
 )
@@ -57,12 +51,10 @@ class StageCode:
         placed: every call of the graph with its layouts; empty without shards.
         model: the user's model, which has the buffers.
         parameters: the parameters that this process holds.
-        draws: number among the calls that draw, by index of the call.
         autocast: makes the context of a forward pass.
         cut: how what enters, and what leaves, is cut over the shards, in the words of borders.
         examples: The examples of a micro-batch.
         regather: calls that keep parts of what shards gather for them.
-        observed: changed buffers that a pass works on copies of.
     """
 
     graph: CallGraph
@@ -70,17 +62,35 @@ class StageCode:
     placed: tuple[PlacedCall, ...]
     model: nn.Module
     parameters: Parameters
-    draws: dict[int, int]
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
-    done: dict[int, tuple[int, ...]] = field(default_factory=dict)
     converted: frozenset[int] = frozenset()
     cut: tuple[str, str] = ("whole", "whole")
     examples: int = 1
     regather: frozenset[int] = frozenset()
-    observed: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "observed", list_observed_buffers(self.graph))
+    @cached_property
+    def observed(self) -> frozenset[str]:
+        """Return the changed buffers that a pass works on copies of."""
+        return list_observed_buffers(self.graph)
+
+    @cached_property
+    def done(self) -> dict[int, tuple[int, ...]]:
+        """Return the values that nothing reads after a call, by position of the call."""
+        leaving = {*self.piece.leaving, *self.graph.outputs}
+        last_reads: dict[int, int] = {}
+        for position, index in enumerate(self.piece.calls):
+            call = self.graph.calls[index]
+            last_reads.update(dict.fromkeys((*call.reads, *call.results), position))
+        # What is recomputed is dropped as a whole, at the end of its run.
+        for first, end in self.piece.again:
+            last_reads.update(
+                {v: end - 1 for v, at in last_reads.items() if first <= at < end}
+            )
+        dropped: dict[int, list[int]] = {}
+        for value, position in last_reads.items():
+            if value not in leaving:
+                dropped.setdefault(position, []).append(value)
+        return {position: tuple(values) for position, values in dropped.items()}
 
     @property
     def whole(self) -> Layout:
@@ -144,33 +154,10 @@ class StageCode:
                 replicated = self.whole
                 return tuple(
                     run.get(value, replicated, replicated)
-                    for value in list_outputs(self.graph)
+                    for value in self.graph.outputs
                 )
             places = [(v, self.border(v, leaves=True)) for v in self.piece.leaving]
             return tuple(run.get(value, place, place) for value, place in places)
-
-
-def list_outputs(graph: CallGraph) -> tuple[int, ...]:
-    """Return the values that a graph returns."""
-    return tuple(
-        x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)
-    )
-
-
-def last_readers(graph: CallGraph, piece: StageCalls) -> dict[int, tuple[int, ...]]:
-    """Return the values that nothing reads after a call, by position of the call."""
-    leaving = {*piece.leaving, *list_outputs(graph)}
-    last: dict[int, int] = {}
-    for position, index in enumerate(piece.calls):
-        call = graph.calls[index]
-        last.update(dict.fromkeys((*call.reads, *call.results), position))
-    for first, end in piece.again:  # what is recomputed is dropped as a whole
-        last.update({v: end - 1 for v, at in last.items() if first <= at < end})
-    dropped: dict[int, list[int]] = {}
-    for value, position in last.items():
-        if value not in leaving:
-            dropped.setdefault(position, []).append(value)
-    return {position: tuple(values) for position, values in dropped.items()}
 
 
 @dataclass(eq=False)
@@ -265,10 +252,10 @@ class _Pass:
 
     def _call(self, index: int) -> None:
         code = self.code
-        if index in code.draws:
+        if index in code.piece.draws:
             with Seeded(
                 partial(derive_seed, *self.causes),
-                code.draws[index] + self._draw_offset(index),
+                code.piece.draws[index] + self._draw_offset(index),
             ):
                 self._compute(index)
         else:
@@ -345,13 +332,13 @@ class _Pass:
         info = code.graph.values[value]
         mesh = code.parameters.seat.mesh
         if mesh is None:
-            return self._produced(value)[0]
+            return self._list_produced_layouts(value)[0]
         if info.source == PARAMETER and value not in code.converted:
             # A parameter is read where it lies; its gradients are summed up at the end.
-            return self._produced(value)[0]
+            return self._list_produced_layouts(value)[0]
         by_layout = self.read.setdefault(value, {})
         if (read, gradient) not in by_layout:
-            tensor, layout = self._produced(value)
+            tensor, layout = self._list_produced_layouts(value)
             back = None
             if info.source == PARAMETER:
                 back = code.parameters.held[info.name].pending
@@ -362,7 +349,7 @@ class _Pass:
                 self.parts.add(converted, tensor, mesh, layout, read)
         return by_layout[read, gradient]
 
-    def _produced(self, value: int) -> tuple[torch.Tensor, Layout]:
+    def _list_produced_layouts(self, value: int) -> tuple[torch.Tensor, Layout]:
         """Return a value and its layout, as it was produced."""
         code = self.code
         info = code.graph.values[value]

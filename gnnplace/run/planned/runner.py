@@ -17,15 +17,16 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnplace.errors import ExecutionError, InputError, MismatchError
-from gnnplace.plans import Counts, PlanFile
+from gnnplace.plans import Counts, PlanFile, find_counts
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.local import Marks, plainly, unmark
 from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.seats import Seat
-from gnnplace.run.planned.weights import LossScale
-from gnnplace.run.planned.whole import note_dropped, whole_weights
-from gnnplace.tracing import MEMORY, STATE, Fingerprint, StepModule
+from gnnplace.run.planned.stages import StagedModel
+from gnnplace.run.planned.weights import LossScale, find_loss_scale
+from gnnplace.run.planned.whole import gather_weights, note_dropped
+from gnnplace.tracing import MEMORY, STATE, Fingerprint
 
 EXTRA = "_extra_state"
 """What `torch.nn.Module.state_dict` calls what a module gives by `get_extra_state`."""
@@ -42,17 +43,14 @@ class PlanRunner:
         executor: runs the actions of this process's rank.
         form: what a batch is.
         seed: The seed of random numbers, the same in all processes.
-        keepers: ranks that keep each buffer of a checkpoint up to date.
-        holders: ranks that hold each parameter.
-        whole: the user's model and loss, as one module.
-        loss_type: the element type of the loss.
-        scale: The loss scale, if the precision needs one; a step whose gradients are not finite
-            leaves none, so that the optimizer does nothing.
+        staged: The model's calls in stages, and which ranks have which of its tensors.
         recorded: what the calls take for granted of the model.
-        counts: what the loss is a mean over, where that is no number of examples.
         marks: tensors of which no number is made, where the model is in parts.
         steps: The number of steps that were made.
         nothing: what an optimizer gets where there is nothing to train.
+        loss_scale: The loss scale, if the precision needs one; a step whose gradients are not
+            finite leaves none, so that the optimizer does nothing.
+        counts: what the loss is a mean over, where that is no number of examples.
     """
 
     file: PlanFile
@@ -61,16 +59,18 @@ class PlanRunner:
     executor: Executor
     form: BatchForm
     seed: int
-    keepers: Mapping[str, tuple[int, ...]]
-    holders: Mapping[str, tuple[int, ...]]
-    whole: StepModule
-    loss_type: torch.dtype
-    scale: LossScale | None = None
+    staged: StagedModel
     recorded: Fingerprint | None = None
-    counts: Counts | None = None
     marks: Marks = field(default_factory=Marks)
     steps: int = 0
     nothing: nn.Parameter = field(default_factory=lambda: nn.Parameter(torch.empty(0)))
+    loss_scale: LossScale | None = field(init=False)
+    counts: Counts | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loss_scale = find_loss_scale(self.file.precision)
+        several = self.file.batch > self.file.microbatch_size
+        self.counts = find_counts(self.staged.graph) if several else None
 
     @property
     def replica(self) -> int:
@@ -142,7 +142,7 @@ class PlanRunner:
         shares, self.executor.weights = self._agree_on_batch(batch)
         seat = self.parameters_here.seat
         count = self.microbatches
-        draws = any(code.draws for code in self.executor.code.values())
+        draws = any(code.piece.draws for code in self.executor.code.values())
         if seat.device.type == "cuda":
             gpus = [seat.device]
         else:
@@ -150,21 +150,21 @@ class PlanRunner:
         note_dropped(self.parameters_here)
         self.parameters_here.begin()
         causes = (self.seed, self.steps, self.replica * count)
-        if self.scale is None:
+        if self.loss_scale is None:
             self.executor.factor = 1.0
         else:
-            self.executor.factor = self.scale.factor
+            self.executor.factor = self.loss_scale.factor
         with torch.random.fork_rng(devices=gpus, enabled=draws):
             loss = self.executor.run(shares, causes) * self.executor.scale
         self.parameters_here.finish()
-        if self.scale is not None:
-            self.scale.update(self.parameters_here.unscale(self.scale.factor))
+        if self.loss_scale is not None:
+            self.loss_scale.update(self.parameters_here.unscale(self.loss_scale.factor))
         self.steps += 1
         if seat.shard > 0:
             loss = torch.zeros_like(loss)
         if seat.seats.count > 1:
             dist.all_reduce(loss)
-        return loss.to(self.loss_type).as_subclass(StepLoss)
+        return loss.to(self.staged.loss_type).as_subclass(StepLoss)
 
     def _check_model(self) -> None:
         """Refuse a model that is not the recorded one any more; memory is the plan's own."""
@@ -184,10 +184,10 @@ class PlanRunner:
     def evaluate(self, batch: object) -> torch.Tensor:
         """Return the loss of a batch by the model in `eval` mode, without gradients.
 
-        The model itself is called, micro-batch by micro-batch, within `whole_weights`; it is in the
-        mode afterwards that it was in before. A batch of other lengths, or of fewer examples than
-        the plan's, is called in one piece a replica; what is a mean over examples stays one. Where
-        the loss is a mean over counts, every replica calls the model with the batch of all.
+        The model itself is called, micro-batch by micro-batch, within `gather_weights`; it is in
+        the mode afterwards that it was in before. A batch of other lengths, or of fewer examples
+        than the plan's, is called in one piece a replica; what is a mean over examples stays one.
+        Where the loss is a mean over counts, every replica calls the model with the batch of all.
 
         Args:
             batch: this replica's share of a batch, as `step` takes it; of any number of examples.
@@ -208,14 +208,14 @@ class PlanRunner:
         try:
             with self.whole_weights(), torch.no_grad(), autocast():
                 for share, weight in zip(shares, weights, strict=True):
-                    total += self.whole(*share) * weight
+                    total += self.staged.recorded.layers.step(*share) * weight
         finally:
             for module, mode in modes:
                 module.training = mode
         across = seat.owners[(False,) * len(seat.axes)]
         if across is not None:
             dist.all_reduce(total, group=across)
-        return (total * self.executor.scale).to(self.loss_type)
+        return (total * self.executor.scale).to(self.staged.loss_type)
 
     def whole_weights(self) -> AbstractContextManager[None]:
         """Have the model whole on every process, to be called, within the context.
@@ -223,8 +223,12 @@ class PlanRunner:
         All processes enter and leave it together. It takes the memory of the whole model; changes
         of these parameters are lost.
         """
-        return whole_weights(
-            self.model, self.parameters_here, self.holders, self.keepers, self.marks
+        return gather_weights(
+            self.model,
+            self.parameters_here,
+            self.staged.holders,
+            self.staged.keepers,
+            self.marks,
         )
 
     def _agree_on_batch(
@@ -267,7 +271,9 @@ class PlanRunner:
         flags = torch.tensor(
             [float(refused is not None), float(not training), float(has_other_shapes)]
         )
-        word = _summed(torch.cat([flags.double(), examples, table.flatten()]), seat)
+        word = _sum_over_processes(
+            torch.cat([flags.double(), examples, table.flatten()]), seat
+        )
         refusals, evaluating, num_other_shapes = word[:3].tolist()
         if refused is not None:
             raise refused
@@ -410,16 +416,16 @@ class PlanRunner:
         state: dict[str, Any] = {
             name: store.whole(h, h.learned.detach()) for name, h in store.held.items()
         }
-        for name, ranks in self.keepers.items():
+        for name, ranks in self.staged.keepers.items():
             if store.seat.rank in ranks:
                 state[name] = self.model.get_buffer(name).detach().clone()
         for path, module in _with_extra_state(self.model):
-            inside = [name for name in self.holders if name.startswith(path)]
+            inside = [name for name in self.staged.holders if name.startswith(path)]
             if not inside or any(name in store.held for name in inside):
                 state[path + EXTRA] = module.get_extra_state()
         return state | {
             name: state[first]
-            for name, first in _tied(self.model).items()
+            for name, first in _find_tied(self.model).items()
             if first in state
         }
 
@@ -531,7 +537,7 @@ class StepLoss(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:
+def _sum_over_processes(word: torch.Tensor, seat: Seat) -> torch.Tensor:
     """Return the sum of a vector over all processes. [numbers]"""
     if seat.seats.count == 1:
         return word
@@ -561,12 +567,16 @@ def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield f"{path}." if path else "", module
 
 
-def _tied(model: nn.Module) -> dict[str, str]:
+def _find_tied(model: nn.Module) -> dict[str, str]:
     """Return, for parameters and buffers with several names, the first by each later one."""
-    first: dict[int, str] = {}
-    kinds = (model.named_parameters, model.named_buffers)
-    named = [pair for kind in kinds for pair in kind(remove_duplicate=False)]
-    return {n: first[id(x)] for n, x in named if first.setdefault(id(x), n) != n}
+    first_names: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for list_named in (model.named_parameters, model.named_buffers):
+        for name, tensor in list_named(remove_duplicate=False):
+            first_name = first_names.setdefault(id(tensor), name)
+            if first_name != name:
+                tied[name] = first_name
+    return tied
 
 
 def _first_state(

@@ -20,10 +20,10 @@ import torch.distributed as dist
 from gnnplace.errors import MismatchError
 from gnnplace.plans import MESSAGES, PASSES, Action, Plan, check_plan
 from gnnplace.run.checking import Verification
-from gnnplace.run.planned.apply import check_model
 from gnnplace.run.planned.seats import make_seats
+from gnnplace.run.planned.stages import check_model
 from gnnplace.run.planned.trial import LOSSES, Trial, loss_difference, run_trial
-from gnnplace.run.workers import run_group, shared_words
+from gnnplace.run.workers import make_shared_words, run_group
 from gnnplace.tracing import load, make_workload, refuse_meta
 from gnnplace.zoo import Workload
 
@@ -157,7 +157,7 @@ def run_plan(
         check_model(plan.file, workload)
     # Each worker notes its current action in shared memory. As long as that changes, the run has
     # not hung, and what is written there says where a worker stopped.
-    words = shared_words(seats.count * WORDS)
+    words = make_shared_words(seats.count * WORDS)
 
     def work(process: int) -> Trial:
         notify = partial(_note_action, words, process)

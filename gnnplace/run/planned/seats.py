@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans import PlanFile
-from gnnplace.sharding import set_mesh_group
+from gnnplace.run.split import set_mesh_group
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,21 +29,23 @@ from gnnplace.plans import (
     TYPES,
     Action,
     Plan,
-    as_type,
+    cast_input,
     count_examples,
-    drawn_alike,
-    retyped,
+    retype_model,
     run_in_precision,
     with_batch,
 )
 from gnnplace.run.checking import Difference, differences
 from gnnplace.run.planned.apply import apply_plan
+from gnnplace.run.planned.draws import draw_as_plan
 from gnnplace.run.planned.runner import PlanRunner
 from gnnplace.run.workers import Replica, Seconds, meet, time_steps
 from gnnplace.torch_names import OpOverload, TorchDispatchMode, pytree
-from gnnplace.tracing import StepModule, in_double, make_shares, may_draw
+from gnnplace.tracing import StepModule, make_shares, may_draw, with_double_precision
 from gnnplace.zoo import Workload
 
+LEAST_LOSS = 1e-12
+"""Losses below it are not told apart by their ratio."""
 TOLERANCE = {
     "32-true": 1e-6,
     "bf16-true": 2e-2,
@@ -131,7 +133,7 @@ def run_trial(
         expected = []
     runner = apply(plan, workload)
     share = runner.share(workload.inputs)
-    if runner.scale is not None:
+    if runner.loss_scale is not None:
         _settle(runner, share)
     losses = _train(runner, share, train)
     runs = {
@@ -145,7 +147,7 @@ def run_trial(
         and plan.file.precision == "32-true"
     )
     if doubled:
-        exactly = in_double(workload)
+        exactly = with_double_precision(workload)
         expected = _train_alone(plan, exactly, train)
         runner = apply_plan(
             plan,
@@ -197,10 +199,16 @@ def loss_difference(losses: Sequence[float], expected: Sequence[float]) -> float
 
     0 where there are none to compare with.
     """
-    both = zip(losses, expected, strict=False)
-    pairs = [(a, b) for a, b in both if a != b and not (isnan(a) and isnan(b))]
-    far = (abs(a - b) / max(abs(b), 1e-12) for a, b in pairs)
-    return max((x if isfinite(x) else inf for x in far), default=0.0)
+    largest = 0.0
+    for loss, expected_loss in zip(losses, expected, strict=False):
+        both_are_nan = isnan(loss) and isnan(expected_loss)
+        if loss == expected_loss or both_are_nan:
+            continue
+        difference = abs(loss - expected_loss) / max(abs(expected_loss), LEAST_LOSS)
+        if not isfinite(difference):
+            return inf
+        largest = max(largest, difference)
+    return largest
 
 
 def _any(flag: bool) -> bool:
@@ -269,7 +277,7 @@ def _judge(
     """
     full = replace(plan, file=plan.file.model_copy(update={"precision": "32-true"}))
     with _Doubled():
-        computed, exact = _compute_steps(full, in_double(workload), apply)
+        computed, exact = _compute_steps(full, with_double_precision(workload), apply)
     double = compare_gradients(computed, exact, TOLERANCE["32-true"])
     if plan.file.precision == "32-true":
         return double
@@ -309,9 +317,9 @@ def _settle(runner: PlanRunner, share: object) -> torch.Tensor:
     """Return the loss of a first step, repeated until the factor on the loss keeps gradients."""
     loss = runner.step(share)
     while (
-        runner.scale is not None
-        and runner.scale.good == 0
-        and runner.scale.factor > 1.0
+        runner.loss_scale is not None
+        and runner.loss_scale.good == 0
+        and runner.loss_scale.factor > 1.0
     ):
         runner.steps = 0  # of which the random numbers are
         loss = runner.step(share)
@@ -425,7 +433,7 @@ def alone_step(
         make_shares(workload, count) if count > 1 else [workload.inputs]
     ):
         step = StepModule(workload.model, workload.loss, inputs)
-        with drawn_alike(0, number, k, attention=attends(plan)):
+        with draw_as_plan(0, number, k, attention=attends(plan)):
             with run_in_precision(plan.file.precision):
                 loss = step(*step.inputs())
             (loss * weight).backward()
@@ -438,8 +446,8 @@ def convert_workload(plan: Plan, workload: Workload) -> Workload:
     model = copy.deepcopy(workload.model)
     precision = plan.file.precision
     if precision in TYPES:
-        retyped(model, TYPES[precision])
-    inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
+        retype_model(model, TYPES[precision])
+    inputs = pytree.tree_map(lambda x: cast_input(x, precision), workload.inputs)
     return Workload(workload.name, model, inputs, workload.loss)
 
 

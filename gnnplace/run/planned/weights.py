@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding import unpack_saved
+from gnnplace.run.split import unpack_saved
 from gnnplace.torch_names import FunctionContext
 
 QUEUED = ("linear", "addmm")
@@ -150,7 +150,7 @@ def product(
         args: the positional arguments of the call.
         kwargs: the arguments that it gets by name.
         queue: The queue that gets the gradients.
-        pack: Packs what the backward pass reads later; see `sharding.unpack_saved`.
+        pack: Packs what the backward pass reads later; see `run.split.unpack_saved`.
     """
     if kind == "linear":
         x, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)

@@ -1,7 +1,7 @@
 """Temporarily restores the whole parameters of a split model on every process.
 
 Passes of a plan run recorded calls on parts of parameters. Between steps the leaves of the user's
-model are outdated (ZeRO), freed (ZeRO 3), shards, or on "meta" (other stages). `whole_weights`
+model are outdated (ZeRO), freed (ZeRO 3), shards, or on "meta" (other stages). `gather_weights`
 replaces them by whole parameters and buffers, as in a checkpoint, on every process; each is sent
 from the first process that holds it. This takes the memory of the whole model, and changes of these
 copies are lost. Otherwise calling such a model is refused (`refuse_parts`).
@@ -62,7 +62,7 @@ def is_whole(store: Parameters, model: nn.Module) -> bool:
 def refuse_parts(model: nn.Module) -> None:
     """Have calls, states and copies of a model refused that has parts of its parameters.
 
-    The hooks raise InputError, on every process alike, but within `whole_weights`.
+    The hooks raise InputError, on every process alike, but within `gather_weights`.
     """
 
     def check(module: nn.Module, mend: str) -> None:
@@ -119,7 +119,7 @@ def refuse_again(model: nn.Module) -> None:
         )
 
 
-def replaced(parameter: nn.Parameter) -> None:
+def refuse_replaced_parameters(parameter: nn.Parameter) -> None:
     """Have optimizers refused that update a parameter for which another one stands now.
 
     It gets no gradients any more, and its optimizer would train nothing, without a word.
@@ -206,7 +206,7 @@ def make_marks(store: Parameters, model: nn.Module) -> Marks:
 
 
 @contextmanager
-def whole_weights(
+def gather_weights(
     model: nn.Module,
     store: Parameters,
     holders: Mapping[str, tuple[int, ...]],
@@ -238,10 +238,10 @@ def whole_weights(
             else:
                 shape, device = store.whole_shapes[name], store.seat.device
                 data = torch.empty(shape, dtype=parameter.dtype, device=device)
-            data = _sent(data, store, first)
+            data = _broadcast(data, store, first)
             whole_tensors[id(parameter)] = nn.Parameter(data, parameter.requires_grad)
         for name, buffer in model.named_buffers():
-            sent_buffer = _sent(
+            sent_buffer = _broadcast(
                 buffer.detach().clone(), store, keepers.get(name, (0,))[0]
             )
             whole_tensors[id(buffer)] = sent_buffer
@@ -268,7 +268,7 @@ def whole_weights(
             table.update(old)
 
 
-def _sent(data: torch.Tensor, store: Parameters, rank: int) -> torch.Tensor:
+def _broadcast(data: torch.Tensor, store: Parameters, rank: int) -> torch.Tensor:
     """Broadcast a tensor of a rank's first process to all."""
     if store.seat.seats.count > 1:
         dist.broadcast(data, store.seat.seats.process(rank, 0, 0))

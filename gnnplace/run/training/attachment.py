@@ -70,7 +70,7 @@ class Redirection:
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
 
-    def stepped(self) -> None:
+    def note_step(self) -> None:
         """Tell schedulers that there was a step."""
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
 
@@ -193,7 +193,7 @@ class Attachment:
         self._model = model
         self._placed = placed
         self.stale = False
-        self._loss_buffers = _named_buffers(loss)
+        self._loss_buffers = _name_loss_buffers(loss)
         self._local: dict[str, Mapping[str, torch.Tensor]] = {
             "parameter": dict(model.named_parameters(remove_duplicate=False)),
             "buffer": self._loss_buffers
@@ -307,7 +307,7 @@ class Attachment:
             )
         return self._trained
 
-    def stepped(self) -> None:
+    def note_step(self) -> None:
         """Note an update: the host's memory is stale, and the optimizer's state is shown."""
         self.stale = True
         if self._state is not None:
@@ -377,7 +377,7 @@ class Attachment:
         return hooks
 
 
-def _named_buffers(loss: object) -> dict[str, torch.Tensor]:
+def _name_loss_buffers(loss: object) -> dict[str, torch.Tensor]:
     """Return the buffers of a loss, if it is a module, by their names in a step."""
     named = (
         loss.named_buffers(remove_duplicate=False)

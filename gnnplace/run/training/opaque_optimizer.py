@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from gnnplace.errors import UnsupportedError
-from gnnplace.run.training.state_layout import NUMBERS, StateLayout, label_of
+from gnnplace.run.training.state_layout import NUMBERS, StateLayout, format_path
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import Optimizer, mean_gradient
 
@@ -87,7 +87,7 @@ class OpaqueOptimizer(Optimizer):
         is_complete = StateLayout.of(initial, type(twin).__name__).spec == layout.spec
         return layout.tensors(initial if is_complete else None, twin.state[copy])
 
-    def update_of(self, name: str) -> Callable[..., None]:
+    def get_update(self, name: str) -> Callable[..., None]:
         """Return the optimizer's step for one parameter."""
         number = self.group[name]
         return ParameterStep(
@@ -173,7 +173,7 @@ class ParameterStep:
 
 
 def stand_for_update(*tensors: torch.Tensor) -> None:
-    """Stand for an update in a captured program until `OpaqueOptimizer.update_of` replaces it."""
+    """Stand for an update in a captured program until `OpaqueOptimizer.get_update` replaces it."""
     raise AssertionError("the optimizer's own step was not put in")
 
 
@@ -220,8 +220,13 @@ class GroupOptions:
 
     def __init__(self, group: Mapping[str, Any]) -> None:
         self._keys = tuple(key for key in group if key != "params")
-        self._leaves, self._spec = pytree.tree_flatten(self._select(group))
-        self._live = tuple(i for i, leaf in enumerate(self._leaves) if _is_number(leaf))
+        options = self._select(group)
+        self._leaves, self._spec = pytree.tree_flatten(options)
+        number_leaves = []
+        for i, leaf in enumerate(self._leaves):
+            if _is_number(leaf):
+                number_leaves.append(i)
+        self._live = tuple(number_leaves)
         self.values = tuple(float(self._leaves[i]) for i in self._live)
 
     def read(self, group: Mapping[str, Any]) -> tuple[float, ...]:
@@ -414,7 +419,7 @@ def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, object]:
         ],
     }
     paths, _ = pytree.tree_flatten_with_path(tree)
-    values = {label_of(path): _comparable(leaf) for path, leaf in paths}
+    values = {format_path(path): _comparable(leaf) for path, leaf in paths}
     return {label: value for label, value in values.items() if value is not None}
 
 

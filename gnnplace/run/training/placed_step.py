@@ -1,8 +1,9 @@
-"""`PlacedStep`: a placed program on workers that stay, one step a call.
+"""`PlacedStep`: runs a placed program on workers that stay alive, one training step for each call.
 
 Parameters, buffers, optimizer state and inputs live in memory that the workers and this process
-share, so that a new batch is one copy and looking at a parameter costs nothing. On a GPU they live
-on the device and are copied before and after.
+share. So a new batch costs one copy, and reading a parameter costs nothing. On a GPU they live on
+the device: each step copies its inputs there, `take` copies the state there and `publish` copies it
+back.
 """
 
 from __future__ import annotations
@@ -30,30 +31,33 @@ from gnnplace.run.placed import (
     with_sequences,
 )
 from gnnplace.run.training.updates import LiveUpdate
-from gnnplace.run.workers import Crew, Task, WorkerFailure, describe, shared_copies
+from gnnplace.run.workers import Crew, Task, WorkerFailure, copy_to_shared, describe
 from gnnplace.tracing import GIVEN, Program
 
 PUBLISH = "publish"
+"""Request to copy the state from the devices to the shared memory."""
 TAKE = "take"
+"""Request to copy the state from the shared memory to the devices."""
 UPDATE = "update"
+"""Request to run the updates alone."""
 Request = str | tuple[int, int]
-"""`PUBLISH`, `TAKE` or `UPDATE`; or a step, as its turn and its number."""
+"""One of these; or a step, as the count of steps so far (its turn) and its number."""
 
 
 class PlacedStep:
-    """One training step after the other, on the devices of a placement.
+    """A placed program whose workers run a training step whenever they are asked to.
 
     Args:
-        program: The program with its initial tensors, which stay as they are.
-        problem: The problem of the program.
-        placement: The placement of the problem.
+        program: The program with its initial tensors, which are copied and not changed.
+        problem: The problem that the program became.
+        placement: The placement of that problem.
         mode: "measured" or "emulated"; see `execute`.
         transport: "shm" or "gloo".
         timeout: Seconds without progress after which a step is given up.
 
     Raises:
-        InputError, InfeasibleError, UnsupportedError, MismatchError, DeadlockError: see `execute`.
-        ExecutionError: a worker could not get ready.
+        InputError, InfeasibleError, UnsupportedError, MismatchError, DeadlockError: See `execute`.
+        ExecutionError: If a worker could not get ready.
     """
 
     def __init__(
@@ -72,54 +76,58 @@ class PlacedStep:
         adapted = adapt_to_devices(program, problem, placement, mode)
         plan = plan_execution(adapted, problem, self._placement)
         self.program = program
-        self.tensors = shared_copies(program.initial)
+        self.tensors = copy_to_shared(program.initial)
         self._losses = SavedValues(program, program.losses)
         self._setting = RunSetting(plan, mode, transport, 1, program.losses)
         self._turn = 0
         self._open = True
-        self._far = any(d.type != "cpu" for d in self._setting.kinds.values())
+        # A device with memory of its own has copies of the shared tensors.
+        kinds = self._setting.kinds.values()
+        self._has_copies = any(kind.type != "cpu" for kind in kinds)
+        tasks = [
+            Task(self._setting.name(worker), self._make_worker(worker), core)
+            for worker, core in enumerate(self._setting.cores)
+        ]
         self._crew = Crew(
-            [
-                Task(self._setting.name(w), self._worker(w), core)
-                for w, core in enumerate(self._setting.cores)
-            ],
+            tasks,
             timeout=timeout,
             progress=self._setting.board.snapshot,
             doing=self._setting.doing,
             suspect=self._setting.suspect,
         )
 
-    def _worker(self, number: int) -> Callable[[], Callable[[Request], None]]:
+    def _make_worker(self, number: int) -> Callable[[], Callable[[Request], None]]:
+        """Return what a worker process runs to get ready."""
         arguments = self._setting.worker_arguments(number)
         return StandingWorker(
             **arguments, saved=self._losses, num_steps=1, shared=self.tensors
         )
 
     def step(self, number: int) -> float:
-        """Run a step on the inputs that are in `tensors` now and return its loss.
+        """Run a step on the inputs that are in `tensors` now, and return its loss.
 
         Args:
-            number: The number of the step; random ops depend on it.
+            number: The number of the step, which seeds random ops.
 
         Raises:
-            ExecutionError: a worker died, failed or hung, now or before.
+            ExecutionError: If a worker died, failed or hung, in this step or before.
         """
         self._turn += 1
         self._crew.ask((self._turn, number))
         return self._losses.loss()
 
     def update(self) -> None:
-        """Run the updates alone, with the gradients that are stored."""
+        """Run the optimizer's updates alone, with the stored gradients."""
         self._crew.ask(UPDATE)
 
     def publish(self) -> None:
-        """Bring `tensors` up to date; there is nothing to do if they live on the CPU."""
-        if self._far:
+        """Copy the state from the devices to `tensors`. CPUs work on `tensors` themselves."""
+        if self._has_copies:
             self._crew.ask(PUBLISH)
 
     def take(self) -> None:
-        """Have the workers begin the next step from what is in `tensors` now."""
-        if self._far:
+        """Copy the state in `tensors` to the devices, so that the next step begins from it."""
+        if self._has_copies:
             self._crew.ask(TAKE)
 
     @property
@@ -130,10 +138,14 @@ class PlacedStep:
     def state(self) -> dict[str, torch.Tensor]:
         """Return parameters, buffers and optimizer state in shared memory, by value name."""
         kinds = {name: self.program.inputs[name].kind for name in self.tensors}
-        return {n: t for n, t in self.tensors.items() if kinds[n] in STATEFUL}
+        return {
+            name: tensor
+            for name, tensor in self.tensors.items()
+            if kinds[name] in STATEFUL
+        }
 
     def states(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return optimizer state in shared memory, by parameter and label."""
+        """Return optimizer state in shared memory, by parameter and by label such as "exp_avg"."""
         states: dict[str, dict[str, torch.Tensor]] = {}
         for name, entry in self.program.inputs.items():
             if entry.kind == "optimizer":
@@ -142,13 +154,13 @@ class PlacedStep:
         return states
 
     def timing(self) -> StepTiming:
-        """Return clocks and timeline of the last step."""
+        """Return the clocks and the timeline of the last step."""
         setting = self._setting
         clock = StepClock(setting.plan, setting.programs, setting.records, 0)
         return step_timing(clock, self._mode, self._placement)
 
     def close(self) -> None:
-        """End the workers; `tensors` stays. May be called again."""
+        """End the workers. `tensors` can still be read. A second call does nothing."""
         self._crew.close()
         if self._open:
             self._setting.transport.dispose()
@@ -157,16 +169,16 @@ class PlacedStep:
 
 @dataclass(frozen=True)
 class StandingWorker(DeviceWorker):
-    """A worker that runs a step whenever it is asked to.
+    """A worker process that answers requests until it is ended.
 
     Attributes:
-        shared: Every program input, in shared memory.
+        shared: Every input of the program, in shared memory.
     """
 
     shared: Mapping[str, torch.Tensor]
 
     def __call__(self) -> Callable[[Request], None]:  # type: ignore[override]
-        """Get ready; return what answers requests."""
+        """Get ready, and return the function that answers requests."""
         self.transport.open(self.number, self.torch_device)
         with torch.inference_mode():
             clock = device_clock(self.torch_device)
@@ -195,10 +207,16 @@ class StandingWorker(DeviceWorker):
         tensors: dict[str, torch.Tensor],
         clock: DeviceClock,
     ) -> None:
-        """Do what is requested: a step (turn, number), `UPDATE`, `PUBLISH` or `TAKE`.
+        """Do what is requested.
+
+        Args:
+            request: What to do.
+            function: The function of a step.
+            tensors: Inputs of this device's program, by name.
+            clock: The device's clock.
 
         Raises:
-            WorkerFailure: an op raised; names it.
+            WorkerFailure: If an op raises; the message names the op.
         """
         try:
             if request == PUBLISH:
@@ -215,15 +233,19 @@ class StandingWorker(DeviceWorker):
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
 
     def _update(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Run the updates of this device one by one; each touches one parameter alone."""
+        """Run the updates of this device in any order: each changes one parameter only."""
         for segment in self.plan.segments[self.device]:
-            for op in (self.plan.program.ops[i] for i in segment.ops):
-                if isinstance(op.target, LiveUpdate):
-                    parameter, _, *state = op.args
-                    refs = (parameter, *state)
-                    op.target.update_with_stored(
-                        *(tensors[self.program.inputs[ref.name]] for ref in refs)
-                    )
+            for i in segment.ops:
+                op = self.plan.program.ops[i]
+                if not isinstance(op.target, LiveUpdate):
+                    continue
+                # The gradient among the arguments is left out: the update has the stored one.
+                parameter, _, *state = op.args
+                arguments = [
+                    tensors[self.program.inputs[ref.name]]
+                    for ref in (parameter, *state)
+                ]
+                op.target.update_with_stored(*arguments)
 
     def _copy(
         self,
@@ -231,7 +253,16 @@ class StandingWorker(DeviceWorker):
         kinds: tuple[str, ...],
         out: bool = False,
     ) -> None:
-        """Copy between the device and the shared memory; on the CPU they are one."""
+        """Copy inputs of the program between the device and the shared memory.
+
+        On the CPU the worker's tensors are the shared ones, and nothing is copied.
+
+        Args:
+            tensors: The worker's tensors.
+            kinds: Kinds of the inputs to copy.
+            out: Whether to copy from the device. Of several devices that have a tensor, its first
+                holder writes it.
+        """
         if self.torch_device.type == "cpu":
             return
         for value, name in self.program.inputs.items():

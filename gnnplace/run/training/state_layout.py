@@ -45,7 +45,7 @@ class StateLayout:
             UnsupportedError: a leaf that cannot be kept in a tensor.
         """
         paths, spec = pytree.tree_flatten_with_path(_sorted(state))
-        names = [label_of(path) for path, _ in paths]
+        names = [format_path(path) for path, _ in paths]
         leaves = [leaf for _, leaf in paths]
         fixed = {
             i: x
@@ -129,7 +129,7 @@ class StateLayout:
         return tensor
 
 
-def label_of(path: tuple[Any, ...]) -> str:
+def format_path(path: tuple[Any, ...]) -> str:
     """Return a path through nested dicts and lists as text, such as "history.0"."""
     return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
 

@@ -75,11 +75,11 @@ from gnnplace.tracing import (
     initialise_lazy,
     is_uninitialised,
     load,
-    microbatched,
-    reading,
+    note_attribute_reads,
     refuse_meta,
+    with_program_microbatches,
 )
-from gnnplace.tracing import optimizer as find_optimizer
+from gnnplace.tracing import make_optimizer as find_optimizer
 from gnnplace.zoo import Workload
 
 FORMAT = "gnnplace-training"
@@ -136,7 +136,7 @@ class TrainingStep:
         inputs = as_inputs(batch, self._model)
         refuse_meta(self._model, inputs, "compile")
         self._cast = _autocast()
-        with reading(self._model) as read:
+        with note_attribute_reads(self._model) as read:
             program, problem, placement = self.capture_placed_program(inputs)
         options, mode = self.options, self.options.mode
         if mode == AUTO:
@@ -204,7 +204,8 @@ class TrainingStep:
             program, self._method, self._constants, group, self._gradients
         )
         program = with_state(
-            microbatched(program, problem.microbatches), self._find_known_state()
+            with_program_microbatches(program, problem.microbatches),
+            self._find_known_state(),
         )
         return program, problem, placement
 
@@ -416,10 +417,10 @@ class TrainingStep:
 
     def _take_step(self) -> None:
         assert self._attachment is not None
-        self._attachment.stepped()
+        self._attachment.note_step()
         self._recorded.take_state()
         if self._redirection is not None:
-            self._redirection.stepped()
+            self._redirection.note_step()
 
     def _constants_now(self) -> list[dict[str, Any]]:
         kinds = (bool, int, float, str, tuple, list)

@@ -23,7 +23,7 @@ from torch.autograd.graph import Node
 from torch.utils.weak import TensorWeakRef
 
 from gnnplace.errors import InputError
-from gnnplace.run.workers import WORD, shared_like, shared_words
+from gnnplace.run.workers import WORD, make_shared_like, make_shared_words
 from gnnplace.torch_names import FunctionContext, will_engine_execute_node
 from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramOp, mean_gradient
 
@@ -77,10 +77,10 @@ class GradientStores:
     """
 
     def __init__(self, like: Mapping[str, torch.Tensor]) -> None:
-        self._words = shared_words(1 + len(like))
+        self._words = make_shared_words(1 + len(like))
         self._words[0] = AT_ONCE
         self._lent: dict[tuple[str, int], TensorWeakRef] = {}
-        sets = [shared_like(like) for _ in range(SETS)]
+        sets = [make_shared_like(like) for _ in range(SETS)]
         self.stores = {
             name: Store(tuple(tensors[name] for tensors in sets), self._words, 1 + k)
             for k, name in enumerate(like)
@@ -92,7 +92,7 @@ class GradientStores:
 
     def fill(self, parameters: Mapping[str, torch.Tensor]) -> int:
         """Have the next pass fill a set that is no parameter's gradient; return its number."""
-        used = [self._set_of(name, p.grad) for name, p in parameters.items()]
+        used = [self._find_set(name, p.grad) for name, p in parameters.items()]
         free = min(range(SETS), key=used.count)
         for name, number in zip(parameters, used, strict=True):
             if number == free:  # rare: parts of both sets are in use
@@ -124,7 +124,7 @@ class GradientStores:
         """Have the next update take the parameters' gradients as they are now."""
         for name, parameter in parameters.items():
             store = self.stores[name]
-            number = self._set_of(name, parameter.grad)
+            number = self._find_set(name, parameter.grad)
             if number is None and parameter.grad is not None:
                 number = 0
                 self._release(name, number)
@@ -148,7 +148,7 @@ class GradientStores:
         if gradient is not None:
             gradient.data = gradient.clone()
 
-    def _set_of(self, name: str, gradient: torch.Tensor | None) -> int | None:
+    def _find_set(self, name: str, gradient: torch.Tensor | None) -> int | None:
         sets: Iterable[torch.Tensor] = self.stores[name].sets
         places = {tensor.data_ptr(): number for number, tensor in enumerate(sets)}
         if gradient is None:
@@ -267,9 +267,12 @@ class LiveConstants:
     """
 
     def __init__(self, method: Optimizer, num_groups: int = 1) -> None:
-        self._shape = [len(c) if isinstance(c, tuple) else 0 for c in method.constants]
+        self._shape = []
+        for constant in method.constants:
+            self._shape.append(len(constant) if isinstance(constant, tuple) else 0)
         self._row = sum(max(size, 1) for size in self._shape)
-        self._words = memoryview(mmap.mmap(-1, num_groups * self._row * WORD)).cast("d")
+        shared = mmap.mmap(-1, num_groups * self._row * WORD)
+        self._words = memoryview(shared).cast("d")
         for group in range(num_groups):
             self.set(group, method.constants)
 
@@ -365,7 +368,7 @@ def with_live_constants(
             return op
         name = op.name.removeprefix(PARAMETER)
         target = LiveUpdate(
-            method.update_of(name),
+            method.get_update(name),
             constants,
             group.get(name, 0),
             gradients.stores[name],

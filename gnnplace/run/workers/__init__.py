@@ -34,9 +34,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.workers.memory import Arena as Arena
     from gnnplace.run.workers.memory import PeakMemory as PeakMemory
     from gnnplace.run.workers.memory import StepPeak as StepPeak
-    from gnnplace.run.workers.memory import shared_copies as shared_copies
-    from gnnplace.run.workers.memory import shared_like as shared_like
-    from gnnplace.run.workers.memory import shared_words as shared_words
+    from gnnplace.run.workers.memory import copy_to_shared as copy_to_shared
+    from gnnplace.run.workers.memory import make_shared_like as make_shared_like
+    from gnnplace.run.workers.memory import make_shared_words as make_shared_words
     from gnnplace.run.workers.memory import storage_bytes as storage_bytes
     from gnnplace.run.workers.network import LOST as LOST
     from gnnplace.run.workers.network import NetworkTransport as NetworkTransport

@@ -11,7 +11,7 @@ import os
 import platform
 import time
 
-from gnnplace.run.workers.memory import LINE, WORD, shared_words
+from gnnplace.run.workers.memory import LINE, WORD, make_shared_words
 
 STRIDE = LINE // WORD
 ARRIVED, SEGMENT, STEP, WAITING, DONE, OFFSET = range(6)
@@ -39,7 +39,7 @@ class Board:
     def __init__(self, num_workers: int, crowded: bool = False) -> None:
         self.num_workers = num_workers
         self.crowded = crowded
-        self.words = shared_words(num_workers * STRIDE)
+        self.words = make_shared_words(num_workers * STRIDE)
 
     def get(self, worker: int, field: int) -> int:
         """Return a word of a worker, such as `ARRIVED`, `SEGMENT`, `STEP` or `WAITING`."""

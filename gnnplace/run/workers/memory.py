@@ -40,7 +40,7 @@ FORGET_PEAK = "5"
 KIB = 1024.0
 
 
-def shared_words(count: int) -> memoryview:
+def make_shared_words(count: int) -> memoryview:
     """Return zeroed 64-bit signed integers that this process and its forks share.
 
     Args:
@@ -49,10 +49,10 @@ def shared_words(count: int) -> memoryview:
     Returns:
         A view that indexes as integers.
     """
-    return memoryview(_mapped(max(count, 1) * WORD)).cast("q")
+    return memoryview(_map_memory(max(count, 1) * WORD)).cast("q")
 
 
-def _mapped(count: int) -> mmap.mmap:
+def _map_memory(count: int) -> mmap.mmap:
     try:
         return mmap.mmap(-1, count)
     except (OSError, OverflowError, MemoryError) as error:
@@ -62,7 +62,7 @@ def _mapped(count: int) -> mmap.mmap:
         ) from None
 
 
-def aligned(count: int) -> int:
+def align_bytes(count: int) -> int:
     """Round `count` bytes up to whole cache lines, as torch aligns its own tensors."""
     return -(-count // LINE) * LINE
 
@@ -77,7 +77,7 @@ class Arena:
     def reserve(self, count: int) -> int:
         """Reserve `count` bytes and return their offset. Call it before the first `view` only."""
         offset = self._bytes
-        self._bytes += aligned(count)
+        self._bytes += align_bytes(count)
         return offset
 
     def view(
@@ -93,7 +93,7 @@ class Arena:
         call maps the block, so make one before forking.
         """
         if self._block is None:
-            self._block = _mapped(max(self._bytes, 1))
+            self._block = _map_memory(max(self._bytes, 1))
         if stride is None:
             stride = contiguous_stride(shape)
         count = span(shape, stride)
@@ -103,15 +103,15 @@ class Arena:
         return flat.as_strided(shape, stride)
 
 
-def shared_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def copy_to_shared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copy CPU tensors into one shared block, with the strides that a plain copy has."""
-    copies = shared_like(tensors)
+    copies = make_shared_like(tensors)
     for name, copied in copies.items():
         copied.copy_(tensors[name])
     return copies
 
 
-def shared_like(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def make_shared_like(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return zeros in one shared block, shaped as `tensors`.
 
     Pages that nobody touches take no memory.

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from gnnplace.processes import end_with, interrupts_held, let_interrupts
+from gnnplace.processes import end_with, hold_interrupts, let_interrupts
 from gnnplace.run.workers.tasks import available_cores, daemons_may_fork
 
 Job = Callable[[], Any]
@@ -71,7 +71,7 @@ def _start(job: int, jobs: Sequence[Job], cores: tuple[int, ...]) -> _Running:
     process = context.Process(
         target=_work, args=(jobs[job], theirs, cores, os.getpid())
     )
-    with interrupts_held(), daemons_may_fork():
+    with hold_interrupts(), daemons_may_fork():
         process.start()
     theirs.close()
     return _Running(job, process, ours, cores)

@@ -33,7 +33,7 @@ import psutil
 import torch
 
 from gnnplace.errors import ExecutionError, UnsupportedError
-from gnnplace.processes import end_with, exit_text, interrupts_held, let_interrupts
+from gnnplace.processes import end_with, exit_text, hold_interrupts, let_interrupts
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """From glibc's malloc.h: free memory at which malloc trims the heap; blocks that may be mapped."""
@@ -143,7 +143,7 @@ def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> W
         name=f"gnnplace {task.name}",
         daemon=True,
     )
-    with interrupts_held(), daemons_may_fork():
+    with hold_interrupts(), daemons_may_fork():
         process.start()
     theirs.close()
     return Worker(task, process, ours)

@@ -1,16 +1,18 @@
-"""How tensors travel between workers: the interface, shared memory, and gloo; each by its name.
+"""Carries tensors between workers: the interface `Transport`, by shared memory, and by gloo.
 
-A message is a tensor that one worker sends to another once a round. Its buffer is its own, so that
-rounds need only a barrier between them. Strides travel with the tensor: in the first round the
-sender publishes the strides it met, and both sides keep views with these strides from then on
-(a tensor sent as contiguous would make the receiver's kernels round differently). So does its
-place within a cache line, the `shift`: a slice that begins in the middle of one is received so.
+A message is a tensor that one worker sends to another once a round. Every message has a buffer of
+its own, so one barrier between two rounds is enough.
 
-With gloo (`torch.distributed`, over TCP) the sender copies a tensor, which the program may change
-later, and hands the copy to gloo's own thread; the round ends when all of its sends have completed.
-Workers that are forked here meet at a file in memory without a name to form gloo's process group: a
-`TCPStore` in the parent has a thread, which may hold the lock of the resolver at the instant of a
-fork, so that the worker waits for it for ever.
+The receiver gets a tensor with the sender's strides, because kernels may round differently on
+other strides. It also begins at the same position within a cache line, its `shift`, for the same
+reason. In the first round the sender publishes both, and from then on both sides keep views with
+them.
+
+With gloo (`torch.distributed`, over TCP) the sender copies the tensor, because the program may
+change it later, and hands the copy to gloo's own thread. The round ends when all its sends have
+completed. Forked workers form gloo's process group by a file store in memory that has no name. A
+`TCPStore` in the parent would have a thread, which may hold the resolver's lock at the instant of
+the fork; the worker would then wait for that lock for ever.
 """
 
 from __future__ import annotations
@@ -31,24 +33,30 @@ from gnnplace.run.workers.memory import (
     LINE,
     Arena,
     contiguous_stride,
-    shared_words,
+    make_shared_words,
     span,
 )
 
 ROW = 32
-"""Words of a message's layout: its strides (torch ops know at most 25 dimensions); the last one is
-its `shift`."""
+"""Words that a message's layout takes: its strides, and as the last word its `shift`. Torch's ops
+have at most 25 dimensions."""
 Send = Callable[[torch.Tensor, int], None]
+"""A function that sends a tensor, given the number of the round."""
 Receive = Callable[[int], torch.Tensor]
+"""A function that returns the tensor of a round, given its number."""
 SETUP_TIMEOUT = timedelta(seconds=60)
-"""For the first meeting of several hosts."""
+"""How long several hosts wait for each other to begin with."""
 LONG = timedelta(days=1)
-"""For workers of one host: how long they wait is the supervisor's to end."""
+"""Timeout of gloo among the workers of one host, where the supervisor ends what hangs."""
 
 
 @contextmanager
 def meeting_place() -> Iterator[int]:
-    """Open a meeting place, whose descriptor forked workers have too; closed at the end."""
+    """Open a file in memory for gloo's file store. Forked workers inherit its descriptor.
+
+    Yields:
+        The descriptor, which is closed at the end.
+    """
     place = os.memfd_create("gnnplace meeting place")
     try:
         yield place
@@ -57,13 +65,13 @@ def meeting_place() -> Iterator[int]:
 
 
 def join_group(place: int, rank: int, count: int, timeout: timedelta) -> None:
-    """Wait for the others at a meeting place and form a gloo group with them.
+    """Form a gloo group with the other processes that have a meeting place.
 
     Args:
-        place: A descriptor, as `meeting_place` gives it.
-        rank: Number of this process.
-        count: The number of all processes.
-        timeout: How long the meeting and whatever the group does may take.
+        place: A descriptor, as `meeting_place` yields it.
+        rank: Rank of this process.
+        count: Number of processes.
+        timeout: How long forming the group, and each of its operations, may take.
     """
     dist.init_process_group(
         "gloo",
@@ -79,11 +87,11 @@ class Message:
     """A tensor from one worker to another, once a round.
 
     Attributes:
-        source: The number of the sending worker.
-        target: The number of the receiving worker.
-        shape: The sizes of the tensor.
-        stride: Strides that are expected, in elements.
-        dtype: The element type of the tensor.
+        source: Number of the sending worker.
+        target: Number of the receiving worker.
+        shape: Sizes of the tensor.
+        stride: The strides that the tensor is expected to have, in elements.
+        dtype: Element type of the tensor.
     """
 
     source: int
@@ -94,7 +102,7 @@ class Message:
 
     @property
     def capacity(self) -> int:
-        """Return the elements that the buffer holds: the expected layout, or any dense one."""
+        """Return the elements of the buffer: enough for the expected strides or any dense ones."""
         return max(
             span(self.shape, self.stride),
             span(self.shape, contiguous_stride(self.shape)),
@@ -102,67 +110,78 @@ class Message:
 
     def find_strides(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """Return a tensor's strides in the buffer: its own if they fit, else contiguous ones."""
-        fits = span(self.shape, tensor.stride()) <= self.capacity
-        if fits:
+        if span(self.shape, tensor.stride()) <= self.capacity:
             return tensor.stride()
         return contiguous_stride(self.shape)
 
 
 class Transport(ABC):
-    """Carries messages. Made before the workers are forked, opened in each of them."""
+    """A carrier of messages. It is made before workers are forked, and opened in each of them."""
 
     @abstractmethod
     def open(self, worker: int, device: torch.device) -> None:
-        """Set up; called once in each worker before any other call."""
+        """Set up this worker's side. Every worker calls this once, before anything else.
+
+        Args:
+            worker: Number of this worker.
+            device: The device that it receives tensors on.
+        """
 
     @abstractmethod
     def sender(self, message: int) -> Send:
-        """Return the function `send(tensor, round)` of a message, for its source."""
+        """Return the function `send(tensor, round)` of a message; its source calls this."""
 
     @abstractmethod
     def receiver(self, message: int) -> Receive:
-        """Return the function `receive(round) -> tensor` of a message, for its target."""
+        """Return the function `receive(round) -> tensor` of a message; its target calls this."""
 
     @abstractmethod
     def barrier(self, worker: int, meeting: int) -> None:
-        """Wait until all workers are at `meeting`, a number that grows from call to call."""
+        """Wait until all workers are at `meeting`, a number that rises from call to call."""
 
     def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:  # noqa: B027
-        """Make tensors of all workers known to the parent of worker 0; called in each worker.
+        """Send tensors of all workers to the host of worker 0. Every worker calls this.
+
+        A transport of one host does nothing: its workers share the memory.
 
         Args:
-            tensors: Worker that has it, and where it lies in memory that this host shares.
+            tensors: For each tensor the worker that has it, and the tensor itself in the memory
+                that the workers and the parent of this host share.
         """
 
     @abstractmethod
     def held(self, worker: int) -> float:
-        """Return the bytes of buffers that a worker keeps for its messages."""
+        """Return the bytes of the buffers that a worker has for its messages."""
 
     def finish_round(self) -> None:  # noqa: B027 (most transports have nothing to do)
-        """Wait until what this worker sent may be changed."""
+        """Wait until the tensors that this worker sent may be changed."""
 
     def close(self) -> None:  # noqa: B027
-        """Finish; called in each worker after the last round."""
+        """Finish this worker's side. Every worker calls this after the last round."""
 
     def dispose(self) -> None:  # noqa: B027
-        """Clean up; called in the parent when the workers have ended, however they did."""
+        """Clean up. The parent calls this when all workers have ended, normally or not."""
 
 
 class MessageLayouts:
-    """Strides of every message, published by its sender in the first round."""
+    """The strides and the shift of every message, which its sender publishes in the first round.
+
+    Args:
+        messages: All messages of the run.
+    """
 
     def __init__(self, messages: tuple[Message, ...]) -> None:
         self._messages = messages
-        self.words = shared_words(len(messages) * ROW)
+        self.words = make_shared_words(len(messages) * ROW)
 
     def publish(self, message: int, tensor: torch.Tensor) -> tuple[int, ...]:
-        """Store and return a tensor's strides in the buffer: its own or contiguous ones."""
-        stride = self._messages[message].find_strides(tensor)
+        """Publish a tensor's shift and its strides in the buffer, and return the strides."""
+        strides = self._messages[message].find_strides(tensor)
         base = message * ROW
-        for i, step in enumerate(stride):
-            self.words[base + i] = step
-        self.words[base + ROW - 1] = shift(tensor)
-        return stride
+        for i, stride in enumerate(strides):
+            self.words[base + i] = stride
+        self.words[base + ROW - 1] = find_shift(tensor)
+        return strides
 
     def read(self, message: int) -> tuple[int, ...]:
         """Return the published strides of a message."""
@@ -171,17 +190,20 @@ class MessageLayouts:
         return tuple(self.words[base + i] for i in range(dimensions))
 
     def shift(self, message: int) -> int:
-        """Return the published shift of a message."""
+        """Return the published shift of a message, in elements."""
         return self.words[message * ROW + ROW - 1]
 
 
-def shift(tensor: torch.Tensor) -> int:
-    """Return the elements between the start of the tensor's cache line and the tensor."""
+def find_shift(tensor: torch.Tensor) -> int:
+    """Return the elements between the start of a tensor's first cache line and the tensor."""
     return tensor.data_ptr() % LINE // tensor.element_size()
 
 
 def overlaps(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Return whether two elements of a strided tensor may share memory (expanded, unfolded)."""
+    """Return whether elements of a strided tensor may share memory, as if expanded or unfolded.
+
+    From the smallest stride on, every dimension must step over all that those before it reach.
+    """
     reach = 0
     for step, size in sorted(zip(stride, shape, strict=True)):
         if size > 1 and step <= reach:
@@ -190,28 +212,34 @@ def overlaps(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     return False
 
 
-def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory that a strided tensor spans, as a vector."""
+def view_flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the memory that a strided tensor spans, as a vector that shares it."""
     size = span(tuple(tensor.shape), tensor.stride())
     return tensor.as_strided((size,), (1,), tensor.storage_offset())
 
 
 def copying(receive: Receive) -> Receive:
-    """Copy into memory of torch, laid out the same; what overlaps itself stays in place."""
+    """Return a `Receive` that copies what another one returns into memory that torch allocates.
 
-    def received(turn: int) -> torch.Tensor:
+    The copy has the same strides. A tensor with overlapping elements is returned as it is.
+    """
+
+    def receive_copy(turn: int) -> torch.Tensor:
         tensor = receive(turn)
         if overlaps(tuple(tensor.shape), tensor.stride()):
             return tensor
-        return torch.empty_strided(
+        copied = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-        ).copy_(tensor)
+        )
+        return copied.copy_(tensor)
 
-    return received
+    return receive_copy
 
 
 class SharedMemoryTransport(Transport):
-    """Buffers and flags in shared memory: the sender copies, the receiver reads in place.
+    """A transport by shared memory. The sender copies into a buffer, the receiver reads it there.
+
+    Each message has a flag, the number of the last round whose tensor is in the buffer.
 
     Args:
         messages: All messages of the run.
@@ -222,26 +250,34 @@ class SharedMemoryTransport(Transport):
         self._messages = messages
         self._board = board
         self._layouts = MessageLayouts(messages)
-        self._flags = shared_words(len(messages) * STRIDE)
+        self._flags = make_shared_words(len(messages) * STRIDE)
         self._arena = Arena()
+        # A buffer has one more cache line, so that a tensor may begin anywhere in the first one.
         self._offsets = [
             self._arena.reserve(m.capacity * m.dtype.itemsize + LINE) for m in messages
         ]
+        # The arena is allocated here, before the fork, so that all workers share it.
         for i in range(len(messages)):
-            self._buffer(i, messages[i].shape, contiguous_stride(messages[i].shape))
+            self._view_buffer(
+                i, messages[i].shape, contiguous_stride(messages[i].shape)
+            )
         self._worker = -1
         self._device = torch.device("cpu")
 
-    def _buffer(
-        self, i: int, shape: tuple[int, ...], stride: tuple[int, ...], shift: int = 0
+    def _view_buffer(
+        self,
+        message: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        shift: int = 0,
     ) -> torch.Tensor:
-        dtype = self._messages[i].dtype
-        return self._arena.view(
-            self._offsets[i] + shift * dtype.itemsize, shape, stride, dtype
-        )
+        """Return a message's buffer as a tensor that begins `shift` elements after its start."""
+        dtype = self._messages[message].dtype
+        offset = self._offsets[message] + shift * dtype.itemsize
+        return self._arena.view(offset, shape, stride, dtype)
 
     def open(self, worker: int, device: torch.device) -> None:
-        """Note who this is; called in the worker."""
+        """Note the worker's number and device."""
         self._worker = worker
         self._device = device
 
@@ -250,7 +286,7 @@ class SharedMemoryTransport(Transport):
         self._board.barrier(worker, meeting)
 
     def held(self, worker: int) -> float:
-        """Return the bytes of the buffers that it receives into, which senders write."""
+        """Return the bytes of the buffers of the messages that the worker receives."""
         return float(
             sum(
                 m.capacity * m.dtype.itemsize
@@ -260,7 +296,7 @@ class SharedMemoryTransport(Transport):
         )
 
     def sender(self, message: int) -> Send:
-        """Return a function that copies the tensor into the message's buffer and flags it."""
+        """Return a function that copies a tensor into the message's buffer and sets its flag."""
         flags = self._flags
         slot = message * STRIDE
         copy: Callable[[torch.Tensor], object] | None = None
@@ -268,25 +304,31 @@ class SharedMemoryTransport(Transport):
         def send(tensor: torch.Tensor, turn: int) -> None:
             nonlocal copy
             if copy is None:
-                copy = self._copier(message, tensor)
+                copy = self._make_copy(message, tensor)
             copy(tensor)
             flags[slot] = turn
 
         return send
 
-    def _copier(
+    def _make_copy(
         self, message: int, tensor: torch.Tensor
     ) -> Callable[[torch.Tensor], object]:
+        """Publish the layout of the first tensor, and return what copies such tensors."""
         shape = self._messages[message].shape
         stride = self._layouts.publish(message, tensor)
-        at = self._layouts.shift(message)
+        shift = self._layouts.shift(message)
+        # Torch copies into no tensor whose elements overlap, but into the memory below it.
         if overlaps(shape, stride):
-            vector = self._buffer(message, (span(shape, stride),), (1,), at)
-            return lambda tensor: vector.copy_(flat(tensor))
-        return self._buffer(message, shape, stride, at).copy_
+            size = span(shape, stride)
+            vector = self._view_buffer(message, (size,), (1,), shift)
+            return lambda tensor: vector.copy_(view_flat(tensor))
+        return self._view_buffer(message, shape, stride, shift).copy_
 
     def receiver(self, message: int) -> Receive:
-        """Return a function that waits for the flag and returns the buffer itself, on the CPU."""
+        """Return a function that waits for the message's flag and returns its tensor.
+
+        On the CPU that is the buffer itself, elsewhere a copy on the worker's device.
+        """
         board = self._board
         flags = self._flags
         slot = message * STRIDE
@@ -302,7 +344,7 @@ class SharedMemoryTransport(Transport):
             if received is None:
                 shape = self._messages[message].shape
                 stride = self._layouts.read(message)
-                received = self._buffer(
+                received = self._view_buffer(
                     message, shape, stride, self._layouts.shift(message)
                 )
             if received.device == self._device:
@@ -313,15 +355,18 @@ class SharedMemoryTransport(Transport):
 
 
 class GlooMessages(Transport):
-    """Point-to-point messages of gloo, tagged by their numbers; the first one's strides go before.
+    """A transport by gloo's point-to-point messages, without the forming of the process group.
+
+    The tag of message m is 2 m. In the first round a header with its strides and shift goes before
+    it, with the tag 2 m + 1.
 
     Args:
         messages: All messages of the run.
-        board: Says how many workers meet, and what each waits for.
+        board: The board on which workers say what they wait for; it knows how many there are.
     """
 
     elsewhere: Container[int] = ()
-    """Messages that do not go by gloo."""
+    """Messages that a subclass carries in another way."""
 
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
         self._messages = messages
@@ -331,7 +376,7 @@ class GlooMessages(Transport):
         self._device = torch.device("cpu")
 
     def held(self, worker: int) -> float:
-        """Return a buffer at both ends of each message."""
+        """Return the bytes of a worker's buffers: one at each end of a message."""
         return float(
             sum(
                 m.capacity * m.dtype.itemsize
@@ -341,26 +386,28 @@ class GlooMessages(Transport):
         )
 
     def sender(self, message: int) -> Send:
-        """Return a function that copies the tensor and starts sending the copy."""
-        form = self._messages[message]
+        """Return a function that copies a tensor and starts to send the copy."""
+        description = self._messages[message]
         staged: torch.Tensor | None = None
         stride: tuple[int, ...] = ()
 
         def send(tensor: torch.Tensor, turn: int) -> None:
             nonlocal staged, stride
             if staged is None:
-                stride = form.find_strides(tensor)
-                staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
+                stride = description.find_strides(tensor)
+                size = span(description.shape, stride)
+                staged = torch.empty(size, dtype=description.dtype)
                 header = torch.zeros(ROW, dtype=torch.int64)
                 header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
-                header[-1] = shift(tensor)
-                self._post(header, form.target, 2 * message + 1)
+                header[-1] = find_shift(tensor)
+                self._post(header, description.target, 2 * message + 1)
             stage(staged, tensor, stride)
-            self._post(staged.view(torch.uint8), form.target, 2 * message)
+            self._post(staged.view(torch.uint8), description.target, 2 * message)
 
         return send
 
     def _post(self, tensor: torch.Tensor, target: int, tag: int) -> None:
+        """Start to send a tensor, which `finish_round` waits for."""
         with self.reaching(target):
             work = dist.isend(tensor, target, tag=tag)
         if work is not None:
@@ -368,28 +415,28 @@ class GlooMessages(Transport):
 
     def receiver(self, message: int) -> Receive:
         """Return a function that waits for the message and returns its buffer, with its strides."""
-        form = self._messages[message]
+        description = self._messages[message]
         state = self._worker * STRIDE + WAITING
-        room: torch.Tensor | None = None
+        buffer: torch.Tensor | None = None
         received: torch.Tensor | None = None
 
         def receive(turn: int) -> torch.Tensor:
-            nonlocal room, received
+            nonlocal buffer, received
             self._board.words[state] = message + 1
-            if room is None or received is None:
+            if buffer is None or received is None:
                 header = torch.zeros(ROW, dtype=torch.int64)
-                with self.reaching(form.source):
-                    dist.recv(header, form.source, tag=2 * message + 1)
-                stride = tuple(header[: len(form.shape)].tolist())
-                size = span(form.shape, stride)
-                at = int(header[-1])
-                vector = torch.empty(
-                    size + LINE // form.dtype.itemsize, dtype=form.dtype
-                )
-                room = vector[at : at + size].view(torch.uint8)
-                received = vector.as_strided(form.shape, stride, at)
-            with self.reaching(form.source):
-                dist.recv(room, form.source, tag=2 * message)
+                with self.reaching(description.source):
+                    dist.recv(header, description.source, tag=2 * message + 1)
+                stride = tuple(header[: len(description.shape)].tolist())
+                size = span(description.shape, stride)
+                # One more cache line leaves room for the shift.
+                shift = int(header[-1])
+                dtype = description.dtype
+                vector = torch.empty(size + LINE // dtype.itemsize, dtype=dtype)
+                buffer = vector[shift : shift + size].view(torch.uint8)
+                received = vector.as_strided(description.shape, stride, shift)
+            with self.reaching(description.source):
+                dist.recv(buffer, description.source, tag=2 * message)
             self._board.words[state] = 0
             if self._device.type == "cpu":
                 return received
@@ -398,7 +445,7 @@ class GlooMessages(Transport):
         return receive
 
     def finish_round(self) -> None:
-        """Wait for the sends of this worker."""
+        """Wait until all sends of this worker have completed."""
         with self.reaching():
             for work in self._pending:
                 work.wait()
@@ -406,19 +453,28 @@ class GlooMessages(Transport):
 
     @contextmanager
     def reaching(self, worker: int | None = None) -> Iterator[None]:
-        """Wait inside for another worker, or for any of them."""
+        """Mark code that waits for another worker, or for any of them.
+
+        A subclass may turn errors inside into ones that name the worker.
+
+        Args:
+            worker: Number of the worker that is waited for; None: any.
+        """
         yield
 
 
 class GlooTransport(GlooMessages):
-    """Those between workers that were forked here; arguments as of `GlooMessages`."""
+    """A transport by gloo between forked workers of one host.
+
+    Args are those of `GlooMessages`.
+    """
 
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
         super().__init__(messages, board)
         self._meeting = os.memfd_create("gnnplace gloo store")
 
     def open(self, worker: int, device: torch.device) -> None:
-        """Meet the other workers through a file store, in memory that has no name."""
+        """Form the process group with the other workers, by a file store in memory."""
         self._worker = worker
         self._device = device
         join_group(self._meeting, worker, self._board.num_workers, LONG)
@@ -436,23 +492,29 @@ class GlooTransport(GlooMessages):
         os.close(self._meeting)
 
 
-def stage(room: torch.Tensor, tensor: torch.Tensor, stride: tuple[int, ...]) -> None:
-    """Copy a tensor into a vector so that it lies there with `stride`."""
+def stage(vector: torch.Tensor, tensor: torch.Tensor, stride: tuple[int, ...]) -> None:
+    """Copy a tensor into a vector so that it has the strides `stride` there."""
     shape = tuple(tensor.shape)
     if overlaps(shape, stride):
-        room.copy_(flat(tensor))
+        vector.copy_(view_flat(tensor))
     else:
-        room.as_strided(shape, stride).copy_(tensor)
+        vector.as_strided(shape, stride).copy_(tensor)
 
 
 TRANSPORTS = {"shm": SharedMemoryTransport, "gloo": GlooTransport}
 
 
 def make_transport(name: str, messages: tuple[Message, ...], board: Board) -> Transport:
-    """Return the transport called `name` for `messages`, before the workers are forked.
+    """Return a transport. Call this before the workers are forked.
+
+    Args:
+        name: One of `TRANSPORTS`.
+        messages: All messages of the run.
+        board: The board of the workers.
 
     Raises:
-        UnsupportedError: shared memory on a machine whose cores see stores out of order.
+        UnsupportedError: If the transport is shared memory, and cores of this machine may see
+            stores out of order.
     """
     if name == "shm" and not has_ordered_stores():
         raise UnsupportedError(

@@ -28,7 +28,7 @@ from gnnplace.costs import (
     ALL_TO_ALL,
     REDUCE_SCATTER,
     Exchange,
-    ring_seconds,
+    compute_ring_seconds,
 )
 from gnnplace.errors import InputError
 from gnnplace.sharding.captured.layout import (
@@ -42,12 +42,12 @@ from gnnplace.sharding.captured.layout import (
     SplitGraph,
     SplitOp,
     SplitValue,
+    count_layout_parts,
     count_parts,
-    made_layout,
-    parts_in,
+    get_result_layout,
     pending_layouts,
     read_layout,
-    settled,
+    settle_sums,
 )
 
 BACKWARD = 3.0  # The backward pass of a product is two products of its size.
@@ -100,7 +100,7 @@ class MeshMachine:
         if self.exchange is not None:
             seconds = self.exchange.bucketed if self.bucketed else self.exchange.seconds
             return float(seconds(op, np.array(float(devices)), np.array(size)))
-        return ring_seconds(op, devices, size, self.bandwidth, self.latency)
+        return compute_ring_seconds(op, devices, size, self.bandwidth, self.latency)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def move(
     size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMachine
 ) -> Moved:
     """Return the seconds to bring a tensor of ``size`` bytes from one layout into another."""
-    local = size / parts_in(before, mesh)
+    local = size / count_layout_parts(before, mesh)
     places = list(zip(before, after, mesh, range(len(mesh)), strict=True))
     for a, b, n, _ in places:  # what only gets smaller comes first
         if a == REPLICATED and b.cuts:
@@ -196,7 +196,7 @@ def _price_equal_moves(
     return Moved(resharding=machine.collective(op, count, size, dims))
 
 
-def passed(
+def price_handover(
     value: SplitValue,
     before: Layout,
     read: Layout,
@@ -208,7 +208,7 @@ def passed(
     forward = move(value.bytes, before, read, mesh, machine)
     if not value.gradient:
         return forward
-    return forward + move(value.bytes, gradient, settled(before), mesh, machine)
+    return forward + move(value.bytes, gradient, settle_sums(before), mesh, machine)
 
 
 def compute(
@@ -237,11 +237,11 @@ def compute(
         return 0.0
     passes = BACKWARD if any(graph.values[v].gradient for v in op.results) else 1.0
     touched = sum(
-        graph.values[v].bytes / parts_in(read_layout(axes, split), mesh)
+        graph.values[v].bytes / count_layout_parts(read_layout(axes, split), mesh)
         for v, axes in zip(op.reads, op.shape.reads, strict=True)
     )
     work = op.shape.flops / parts / machine.flops
-    results = made_bytes(graph, op, split, mesh)
+    results = compute_result_bytes(graph, op, split, mesh)
     return machine.overhead + passes * (work + (touched + results) / machine.reading)
 
 
@@ -270,7 +270,7 @@ def exchange(
     return seconds
 
 
-def made_bytes(
+def compute_result_bytes(
     graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh
 ) -> float:
     """Return the bytes of an operation's results on a device; kept for the backward pass."""
@@ -278,7 +278,7 @@ def made_bytes(
         return 0.0
     pairs = zip(op.results, op.shape.results, strict=True)
     return sum(
-        graph.values[v].bytes / parts_in(made_layout(axes, split), mesh)
+        graph.values[v].bytes / count_layout_parts(get_result_layout(axes, split), mesh)
         for v, axes in pairs
     )
 
@@ -298,7 +298,7 @@ def parameter_gradient(
         return 0.0
     # All gradients go in a few collectives.
     together = replace(machine, latency=0.0, bucketed=True)
-    return move(value.bytes, pending, settled(pending), mesh, together).total
+    return move(value.bytes, pending, settle_sums(pending), mesh, together).total
 
 
 def pending_layout(home: Layout, gradients: Collection[Layout], mesh: Mesh) -> Layout:
@@ -330,4 +330,4 @@ def parameter_bytes(
 ) -> float:
     """Return the bytes of a parameter with its gradient and optimizer state on a device."""
     copies = machine.state if value.gradient else 1
-    return copies * value.bytes / parts_in(home, mesh)
+    return copies * value.bytes / count_layout_parts(home, mesh)

@@ -18,7 +18,7 @@ from gnnplace.tracing import (
     Rule,
     base_label,
     first_label,
-    labels_of,
+    list_labels,
 )
 
 DATA = "data"
@@ -232,5 +232,5 @@ def _first(entry: str | None) -> str:
     """Return the first label of an axis, without its groups; empty where there is none."""
     if not entry:
         return ""
-    first = labels_of(entry)[0]
+    first = list_labels(entry)[0]
     return base_label(first)

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from gnnplace.errors import InputError
-from gnnplace.tracing import Axes, Exchanged, base_label, groups_of, labels_of
+from gnnplace.tracing import Axes, Exchanged, base_label, count_groups, list_labels
 
 Mesh = tuple[int, ...]
 Configuration = tuple[str | None, ...]
@@ -189,7 +189,7 @@ def _cut_twice(
     """
     cut = Counter(label for label, n in zip(configuration, mesh, strict=True) if n > 1)
     for entry in entries:
-        cut_labels = [base_label(x) for x in labels_of(entry) if cut[base_label(x)]]
+        cut_labels = [base_label(x) for x in list_labels(entry) if cut[base_label(x)]]
         alone = (
             len(cut_labels) == 1 and "|" not in entry and cut_labels[0] not in sending
         )
@@ -208,12 +208,12 @@ def count_parts(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
 
 
 @lru_cache(maxsize=1 << 16)
-def made_layout(axes: Axes, configuration: Configuration) -> Layout:
+def get_result_layout(axes: Axes, configuration: Configuration) -> Layout:
     """Return the layout of a result: a sum over the devices that split a label it lacks."""
     return tuple(_axis(axes, label, PARTIAL) for label in configuration)
 
 
-gradient_layout = made_layout
+gradient_layout = get_result_layout
 """Layout of the gradient that a read leaves behind: it is made as results are."""
 
 
@@ -227,21 +227,23 @@ def is_gathered(before: Layout, after: Layout, mesh: Mesh) -> bool:
     """Return whether a device has more of a tensor in the layout where it is read than where it is
     made.
     """
-    return PARTIAL not in before and parts_in(before, mesh) > parts_in(after, mesh)
+    return PARTIAL not in before and count_layout_parts(
+        before, mesh
+    ) > count_layout_parts(after, mesh)
 
 
 def _axis(axes: Axes, label: str | None, missing: Place) -> Place:
     if label is None:
         return REPLICATED
     for axis, entry in enumerate(axes):
-        for label_in_axis in labels_of(entry):
+        for label_in_axis in list_labels(entry):
             if base_label(label_in_axis) == label:
-                groups = groups_of(label_in_axis)
+                groups = count_groups(label_in_axis)
                 return Place(axis, groups if groups > 1 else 0)
     return missing
 
 
-def settled(layout: Layout) -> Layout:
+def settle_sums(layout: Layout) -> Layout:
     """Return a layout with its sums made: the gradient of a tensor in this layout must be in it."""
     return tuple(REPLICATED if place == PARTIAL else place for place in layout)
 
@@ -265,7 +267,7 @@ def pending_layouts(home: Layout, gradients: Collection[Layout]) -> list[Layout]
     return list(itertools.product(*choices))
 
 
-def parts_in(layout: Layout, mesh: Mesh) -> int:
+def count_layout_parts(layout: Layout, mesh: Mesh) -> int:
     """Return the number of parts that a tensor in a layout is cut into."""
     return math.prod(n for place, n in zip(layout, mesh, strict=True) if place.cuts)
 

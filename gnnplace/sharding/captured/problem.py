@@ -7,10 +7,10 @@ layout in which the parameter is stored.
 
 ``ddp_parts`` prices data parallelism as PyTorch's DDP does it, for comparison. Every device runs
 the whole step on its share of the batch, and the largest share decides. The gradients of all
-parameters are summed by one all-reduce, on GPUs behind the backward pass (`exposed_seconds`, as for
-plans). Nothing else is exchanged: batch norms see their own share, and calls that no rule can split
-need no rule, since whole examples pass through them. Calls that do not depend on the inputs run on
-every device.
+parameters are summed by one all-reduce, on GPUs behind the backward pass
+(`compute_exposed_seconds`, as for plans). Nothing else is exchanged: batch norms see their own
+share, and calls that no rule can split need no rule, since whole examples pass through them. Calls
+that do not depend on the inputs run on every device.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.costs import exposed_seconds, gradient_seconds, replicas_share
+from gnnplace.costs import (
+    compute_exposed_seconds,
+    compute_gradient_seconds,
+    get_hidden_replica_share,
+)
 from gnnplace.sharding.captured.costs import (
     BACKWARD,
     CostParts,
     MeshMachine,
     Moved,
     compute,
+    compute_result_bytes,
     exchange,
-    made_bytes,
     move,
     parameter_bytes,
     parameter_gradient,
-    passed,
+    price_handover,
 )
 from gnnplace.sharding.captured.layout import (
     CALL,
@@ -44,12 +48,12 @@ from gnnplace.sharding.captured.layout import (
     Mesh,
     SplitGraph,
     SplitValue,
+    get_result_layout,
     gradient_layout,
-    made_layout,
     mesh_configurations,
     pending_layouts,
     read_layout,
-    settled,
+    settle_sums,
     uses,
 )
 from gnnplace.sharding.problem import Edge, ShardingProblem
@@ -132,11 +136,15 @@ class CapturedProblem:
     def node_key(self, op: int) -> object:
         """Return what decides an operation's costs; equal keys share tables."""
         split_op = self.graph.ops[op]
-        values = [self.graph.values[v] for v in (*split_op.reads, *split_op.results)]
-        kinds = tuple((v.shape, v.element, v.gradient, v.source) for v in values)
-        seconds = self.seconds[op] if self.seconds else None
-        shared = tuple(v in self.shared for v in split_op.reads)
-        return split_op.shape, kinds, shared, seconds
+        kinds = []
+        for number in (*split_op.reads, *split_op.results):
+            value = self.graph.values[number]
+            kinds.append((value.shape, value.element, value.gradient, value.source))
+        seconds = None
+        if self.seconds:
+            seconds = self.seconds[op]
+        shared = tuple(value in self.shared for value in split_op.reads)
+        return split_op.shape, tuple(kinds), shared, seconds
 
     def _share(self, value: int) -> None:
         """Add a node for a value that several operations read.
@@ -156,7 +164,10 @@ class CapturedProblem:
                 for pending in pending_layouts(home, gradients)
             }
         else:
-            ports |= {(settled(a), settled(a)) for a, _ in self._produced(value)}
+            ports |= {
+                (settle_sums(a), settle_sums(a))
+                for a, _ in self._list_produced_layouts(value)
+            }
         self.position[value] = len(self.graph.ops) + len(self.shared)
         self.shared[value] = tuple(sorted(ports))
 
@@ -167,12 +178,13 @@ class CapturedProblem:
             (read_layout(axes, c), gradient_layout(axes, c)) for c in self.options[op]
         )
 
-    def _produced(self, value: int) -> tuple[Port, ...]:
+    def _list_produced_layouts(self, value: int) -> tuple[Port, ...]:
         """Return the layouts in which a value is made, by configuration of its producer. [K]"""
         op, slot = self.producers[value]
         axes = self.graph.ops[op].shape.results[slot]
         return tuple(
-            (made_layout(axes, c), made_layout(axes, c)) for c in self.options[op]
+            (get_result_layout(axes, c), get_result_layout(axes, c))
+            for c in self.options[op]
         )
 
     def _connect(self, value: int) -> None:
@@ -180,7 +192,9 @@ class CapturedProblem:
         producer to the shared node and from that to each reader.
         """
         info = self.graph.values[value]
-        sources = self._produced(value) if value in self.producers else None
+        sources = (
+            self._list_produced_layouts(value) if value in self.producers else None
+        )
         node = self.producers[value][0] if value in self.producers else -1
         if value in self.shared:
             states = self.shared[value]
@@ -205,7 +219,7 @@ class CapturedProblem:
                         sources=states,
                         targets=self.ports(op, slot),
                         info=info,
-                        cost=self._taken(value),
+                        cost=self._price_taking(value),
                         parameter=info.source == PARAMETER,
                     )
                 )
@@ -232,7 +246,7 @@ class CapturedProblem:
         machine = self.machine
 
         def cost(source: Port, read: Port) -> Moved:
-            return passed(
+            return price_handover(
                 value=info,
                 before=source[0],
                 read=read[0],
@@ -243,7 +257,7 @@ class CapturedProblem:
 
         return cost
 
-    def _taken(self, value: int) -> Cost:
+    def _price_taking(self, value: int) -> Cost:
         """Return the cost of reading a shared value, and of its gradient's way back to where the
         readers' gradients are added up: nothing where the reader wants what is shared.
         """
@@ -308,7 +322,10 @@ class CapturedProblem:
         graph = self.graph
         mesh = self.mesh
         size = np.array(
-            [made_bytes(graph, graph.ops[op], c, mesh) for c in self.options[op]]
+            [
+                compute_result_bytes(graph, graph.ops[op], c, mesh)
+                for c in self.options[op]
+            ]
         )
         for value, axes in self._parameters(op):
             info = graph.values[value]
@@ -329,7 +346,7 @@ class CapturedProblem:
             if self.graph.values[value].source == PARAMETER and value not in self.shared
         ]
 
-    def shared_gradient(self, value: int) -> FloatArray:
+    def price_shared_gradient(self, value: int) -> FloatArray:
         """Return the seconds of adding up a shared parameter's gradient. [K]"""
         info = self.graph.values[value]
         return np.array(
@@ -339,7 +356,7 @@ class CapturedProblem:
             ]
         )
 
-    def shared_memory(self, value: int) -> FloatArray:
+    def count_shared_memory(self, value: int) -> FloatArray:
         """Return the bytes of a shared parameter's homes. [K]"""
         info = self.graph.values[value]
         if info.source != PARAMETER:
@@ -368,8 +385,8 @@ def build_captured_tables(captured: CapturedProblem) -> ShardingProblem:
         cost.append(unique[key][0])
         memory.append(unique[key][1])
     for value in captured.shared:
-        cost.append(captured.shared_gradient(value))
-        memory.append(captured.shared_memory(value))
+        cost.append(captured.price_shared_gradient(value))
+        memory.append(captured.count_shared_memory(value))
     tables: dict[object, tuple[FloatArray, ClassTable]] = {}
     edges = []
     for link in captured.links:
@@ -446,8 +463,8 @@ def parts_by_op(
     for value in captured.shared:
         state = strategy[captured.position[value]]
         first = captured.readers[value][0][0]
-        memory[first] += float(captured.shared_memory(value)[state])
-        gradient[first] += float(captured.shared_gradient(value)[state])
+        memory[first] += float(captured.count_shared_memory(value)[state])
+        gradient[first] += float(captured.price_shared_gradient(value)[state])
     columns = zip(compute, reduction, gradient, resharding, memory, strict=True)
     return tuple(
         CostParts(
@@ -472,7 +489,7 @@ def total_parts(parts: Sequence[CostParts]) -> CostParts:
     )
 
 
-def completed(
+def complete_strategy(
     captured: CapturedProblem, operations: Sequence[Configuration]
 ) -> tuple[int, ...]:
     """Return a strategy of the operations with the cheapest states of what they share.
@@ -487,7 +504,7 @@ def completed(
     for value, states in captured.shared.items():
         node = captured.position[value]
         links = [link for link in captured.links if node in (link.u, link.v)]
-        sums = captured.shared_gradient(value)
+        sums = captured.price_shared_gradient(value)
         costs = [
             sums[k] + sum(_link_seconds(link, node, k, strategy) for link in links)
             for k in range(len(states))
@@ -528,11 +545,13 @@ def ddp_parts(captured: CapturedProblem) -> CostParts:
             )
     parameters = [v for v in graph.values if v.source == PARAMETER]
     learned = sum(v.bytes for v in parameters if v.gradient)
-    reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, learned)
+    reduced = compute_gradient_seconds(
+        machine.exchange, machine.bandwidth, devices, learned
+    )
     if machine.exchange is not None and not machine.exchange.cluster.sender_busy.any():
         backward = compute * (BACKWARD - 1.0) / BACKWARD
         hidden = min(reduced, backward)
-        reduced = exposed_seconds(reduced, hidden, replicas_share())
+        reduced = compute_exposed_seconds(reduced, hidden, get_hidden_replica_share())
     memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
     return CostParts(
         compute=compute, reduction=0.0, gradient=reduced, resharding=0.0, memory=memory

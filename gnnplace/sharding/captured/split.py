@@ -11,8 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.sharding import ShardingProblem, ShardingResult
-from gnnplace.sharding.captured.costs import CostParts, MeshMachine, made_bytes
+from gnnplace.sharding.captured.costs import (
+    CostParts,
+    MeshMachine,
+    compute_result_bytes,
+)
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import (
     PARAMETER,
@@ -28,8 +31,16 @@ from gnnplace.sharding.captured.problem import (
     parts_by_op,
     total_parts,
 )
-from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.tracing import CallGraph, Rule, StepModule, rules_of
+from gnnplace.sharding.problem import ShardingProblem
+from gnnplace.sharding.solver.search import ShardingResult
+from gnnplace.tracing import (
+    CallGraph,
+    OutputModule,
+    Rule,
+    StepModule,
+    find_rules,
+    record_calls,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +87,7 @@ def layer_graph(
     )
     calls = record_calls(step, name, zeros=zeros, proven=proven)
     calls.give_notices()
-    rules = rules_of(calls)
+    rules = find_rules(calls)
     return LayerGraph(
         step=step, calls=calls, rules=rules, operations=split_graph(calls, rules)
     )
@@ -178,7 +189,7 @@ class LayerSplit:
         graph = self.captured.graph
         pairs = zip(graph.ops, self.configurations, strict=True)
         return sum(
-            made_bytes(graph, op, configuration, self.mesh)
+            compute_result_bytes(graph, op, configuration, self.mesh)
             for op, configuration in pairs
         )
 

@@ -87,8 +87,8 @@ def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
     """Return the classes of equal rows and of equal columns."""
     bits = np.ascontiguousarray(table).view(np.uint64)
     of_rows, of_columns = _hashes(bits, _coefficients(max(bits.shape)))
-    rows = _of_equal(of_rows)
-    columns = _of_equal(of_columns)
+    rows = _group_equal(of_rows)
+    columns = _group_equal(of_columns)
     same_rows, same_columns = _verify_classes(
         bits, rows.first[rows.of], columns.first[columns.of]
     )
@@ -98,7 +98,7 @@ def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
     )
 
 
-def _of_equal(hashes: IndexArray) -> Classes:
+def _group_equal(hashes: IndexArray) -> Classes:
     _, first, of = np.unique(hashes, return_index=True, return_inverse=True)
     return Classes(of, first)
 

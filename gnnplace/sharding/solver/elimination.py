@@ -38,7 +38,7 @@ from gnnplace.sharding.solver.tables import (
     Buckets,
     Factor,
     Memo,
-    buckets_of,
+    make_buckets,
     pick_cells,
 )
 
@@ -67,7 +67,7 @@ def cheapest(
         TooLargeError: a table would be larger than that; says how large.
     """
     sizes = [len(cost) for cost in problem.cost]
-    search = _Elimination(buckets_of(problem), sizes, memory_limit)
+    search = _Elimination(make_buckets(problem), sizes, memory_limit)
     eliminated = []
     for node in order:
         eliminated.append((node, search.eliminate(node)))
@@ -101,12 +101,12 @@ class _Elimination:
             roles = (*scope, node)
             key = tuple(sorted(table.signature(roles) for table in tables))
             cost, classes = memo.of(
-                key, tables, partial(self._without, node, scope, tables)
+                key, tables, partial(self._eliminate, node, scope, tables)
             )
             self.buckets.add(Factor(scope, cost, classes))
         return tables
 
-    def _without(
+    def _eliminate(
         self, node: int, scope: tuple[int, ...], tables: list[Factor]
     ) -> tuple[FloatArray, tuple[Classes, ...]]:
         """Return the table that is left over ``scope``, and its classes."""
@@ -228,12 +228,16 @@ def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatA
     """Return the sum of tables over ``scope``, which contains all of theirs; axes as in
     ``scope``.
     """
-    total = np.zeros([counts[node] for node in scope])
-    for axes, cost in sorted(cells, key=lambda entry: entry[1].size):
-        place = [scope.index(axis) for axis in axes]
-        turn = sorted(range(len(axes)), key=place.__getitem__)
-        shape = [counts[node] if node in axes else 1 for node in scope]
-        total += cost.transpose(turn).reshape(shape)
+    full_shape = [counts[node] for node in scope]
+    total = np.zeros(full_shape)
+    by_size = sorted(cells, key=lambda entry: entry[1].size)
+    for axes, cost in by_size:
+        places = [scope.index(axis) for axis in axes]
+        permutation = sorted(range(len(axes)), key=places.__getitem__)
+        shape = []
+        for node in scope:
+            shape.append(counts[node] if node in axes else 1)
+        total += cost.transpose(permutation).reshape(shape)
     return total
 
 

@@ -35,10 +35,10 @@ from gnnplace.sharding.solver.search import ShardingResult, best_strategy
 from gnnplace.sharding.solver.supported import (
     Point,
     Supported,
+    find_undominated,
     list_supported_points,
-    undominated,
 )
-from gnnplace.sharding.solver.tree import factors_of
+from gnnplace.sharding.solver.tree import make_factors
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def pareto_frontier(
         best = best_strategy(problem)
         return Frontier((best,), 0.0, best.seconds)
     begin = time.perf_counter()
-    factors = factors_of(problem)
+    factors = make_factors(problem)
     if memory_limit is None:
         limit = np.inf
     else:
@@ -101,7 +101,7 @@ def pareto_frontier(
     _check_limit(min(point.memory for point in supported.points), limit)
 
     def corners(points: list[Point]) -> list[Corner]:
-        gaps = pairwise(undominated(points))
+        gaps = pairwise(find_undominated(points))
         within_limit = [(a, b) for a, b in gaps if b.memory <= limit]
         return [(b.time, min(a.memory, limit)) for a, b in within_limit]
 
@@ -123,7 +123,7 @@ def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingRe
     limit = memory_limit * (1 + 1e-12)
     supported = list_supported_points(
         problem,
-        factors_of(problem),
+        make_factors(problem),
         lambda fast, small: fast.memory > limit >= small.memory,
     )
     _check_limit(min(point.memory for point in supported.points), limit)
@@ -154,7 +154,7 @@ def smallest_within(problem: ShardingProblem, time_limit: float) -> ShardingResu
     limit = time_limit * (1 + 1e-12)
     supported = list_supported_points(
         problem,
-        factors_of(problem),
+        make_factors(problem),
         lambda fast, small: fast.time <= limit < small.time,
     )
     fastest = min(point.time for point in supported.points)
@@ -218,7 +218,7 @@ def _answer(
 ) -> Frontier:
     """Search the regions below ``corners``; what is above the limit is left out."""
     candidates, error = search(supported, corners, epsilon)
-    points = [point for point in undominated(candidates) if point.memory <= limit]
+    points = [point for point in find_undominated(candidates) if point.memory <= limit]
     seconds = time.perf_counter() - begin
     results = tuple(
         ShardingResult(

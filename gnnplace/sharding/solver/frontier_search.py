@@ -20,7 +20,12 @@ from gnnplace.sharding.solver.kernels import (
     eliminate,
 )
 from gnnplace.sharding.solver.passes import two_passes, weights_at_once
-from gnnplace.sharding.solver.supported import Point, Supported, Weight, undominated
+from gnnplace.sharding.solver.supported import (
+    Point,
+    Supported,
+    Weight,
+    find_undominated,
+)
 from gnnplace.sharding.solver.tree import (
     Factors,
     Step,
@@ -83,10 +88,10 @@ def search(
     reached = _gap(supported.points)
     coarse_stages = [(stage, WORK) for stage in EPSILONS if stage > epsilon]
     for error, work in [(epsilon, FIRST_WORK), *coarse_stages, (epsilon, WORK)]:
-        gaps = _merged(corners(points))
+        gaps = _merge_corners(corners(points))
         regions = _regions(gaps, weights)
         if gaps:
-            bounded = _bounded(supported, factors, gaps)
+            bounded = _apply_bounds(supported, factors, gaps)
         else:
             bounded = None
         try:
@@ -124,7 +129,7 @@ def _gap(points: list[Point]) -> float:
     What lies between two neighbours is slower than the faster one, which is best for its weighing,
     and has no less memory than the other one.
     """
-    pairs = list(pairwise(undominated(points)))
+    pairs = list(pairwise(find_undominated(points)))
     if any(fast.time <= 0 for fast, _ in pairs):
         return float("inf")
     return max((slow.time / fast.time - 1.0 for fast, slow in pairs), default=0.0)
@@ -143,7 +148,7 @@ def _pick(weights: list[Weight], count: int) -> list[Weight]:
     return [ordered[i] for i in indices]
 
 
-def _merged(corners: list[Corner]) -> list[Corner]:
+def _merge_corners(corners: list[Corner]) -> list[Corner]:
     """Return at most ``REGIONS`` corners: neighbours share the corner that covers both."""
     if not corners:
         return []
@@ -158,15 +163,28 @@ def _merged(corners: list[Corner]) -> list[Corner]:
 
 def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
     """Return the weighted cost of every corner, a little above for rounding. [R, W]"""
-    exact = np.array([[a * t + b * m for a, b in weights] for t, m in corners])
+    exact = _weigh(corners, weights)
     if not corners:
         return exact
-    sizes = [(abs(time), abs(memory)) for time, memory in corners]
-    size = np.array([[a * t + b * m for a, b in weights] for t, m in sizes])
-    return exact + BOUND_SLACK * size.max(axis=0)
+    magnitudes = [(abs(time), abs(memory)) for time, memory in corners]
+    slack = BOUND_SLACK * _weigh(magnitudes, weights).max(axis=0)
+    return exact + slack
 
 
-def _bounded(
+def _weigh(corners: list[Corner], weights: list[Weight]) -> FloatArray:
+    """Return the weighted cost of every corner. [R, W]"""
+    return np.array(
+        [
+            [
+                time_weight * time + memory_weight * memory
+                for time_weight, memory_weight in weights
+            ]
+            for time, memory in corners
+        ]
+    )
+
+
+def _apply_bounds(
     supported: Supported, factors: Factors, corners: list[Corner]
 ) -> Factors | None:
     """Return the factors without configurations that the bounds of all solved weighings keep out of
@@ -296,9 +314,9 @@ class _PointsRun:
             Sums(base[0], base[1]),
             Children(
                 cell=self._cells(step, rows),
-                time=_joined([part.time for part in children], np.float64),
-                memory=_joined([part.memory for part in children], np.float64),
-                offset=np.append(_joined(offset, np.int64), ends[-1]),
+                time=_join_factors([part.time for part in children], np.float64),
+                memory=_join_factors([part.memory for part in children], np.float64),
+                offset=np.append(_join_factors(offset, np.int64), ends[-1]),
                 inside=np.concatenate(inside),
             ),
             Reach(
@@ -374,5 +392,5 @@ def _range(steps: Sequence[Step]) -> range:
     return range(len(steps))
 
 
-def _joined(parts: list[NDArray], kind: type) -> NDArray:
+def _join_factors(parts: list[NDArray], kind: type) -> NDArray:
     return np.concatenate([np.zeros(0, kind), *parts]).astype(kind)

@@ -217,7 +217,7 @@ def _thin(lists: Arrays, n: int, error: float, rest: float) -> int:
 
 
 @njit(cache=True)
-def _grown(array: NDArray[Any], need: int) -> NDArray[Any]:
+def _grow(array: NDArray[Any], need: int) -> NDArray[Any]:
     """Return the array with room for ``need`` entries."""
     bigger = np.empty(max(need, 2 * len(array)), array.dtype)
     bigger[: len(array)] = array
@@ -230,9 +230,9 @@ def _with_room(current: Arrays, spare: Arrays, need: int) -> tuple[Arrays, Array
     if len(current[0]) < need:
         room = 2 * need
         current = (
-            _grown(current[0], room),
-            _grown(current[1], room),
-            _grown(current[2], room),
+            _grow(current[0], room),
+            _grow(current[1], room),
+            _grow(current[2], room),
         )
     if len(spare[0]) < len(current[0]):
         size = len(current[0])
@@ -261,7 +261,7 @@ def _find_list_range(
 
 
 @njit(cache=True)
-def _gathered(
+def _gather_points(
     sums: Sums,
     children: Children,
     reach: Reach,
@@ -375,7 +375,7 @@ def eliminate(
     thinned = False
     for cell in range(cells):
         # 1. The points of all configurations of the node that is taken out, merged.
-        current, spare, n, work, hint = _gathered(
+        current, spare, n, work, hint = _gather_points(
             sums, children, reach, cell, (current, spare), limits, (work, hint)
         )
         if work > limits.work:
@@ -393,9 +393,9 @@ def eliminate(
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
         if len(out[0]) < end:
             out = (
-                _grown(out[0], end),
-                _grown(out[1], end),
-                _grown(out[2], end),
+                _grow(out[0], end),
+                _grow(out[1], end),
+                _grow(out[2], end),
             )
         out[0][begin:end] = current[0][:n]
         out[1][begin:end] = current[1][:n]

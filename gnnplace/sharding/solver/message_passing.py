@@ -21,7 +21,7 @@ from numba import njit
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.solver.tables import Flat, flat_of
+from gnnplace.sharding.solver.tables import Flat, make_flat_tables
 
 # Rounding may take as much from a bound, relative to the sum of all tables' maxima.
 ROUNDING = 1e-12
@@ -47,7 +47,7 @@ class Bounds:
         """Return whether the bound is within that share of the strategy's cost."""
         return self.cost - self.bound <= share * abs(self.cost)
 
-    def sharpened(self, later: Bounds, subsets: Sequence[LongArray]) -> Bounds:
+    def sharpen(self, later: Bounds, subsets: Sequence[LongArray]) -> Bounds:
         """Return these bounds with those of a subset of the configurations; the rest stay as they
         are.
 
@@ -80,7 +80,7 @@ def message_bounds(
         sweeps: at most; at least one.
         enough: stops where cost and bound are this close, relative to the cost.
     """
-    flat = flat_of(problem)
+    flat = make_flat_tables(problem)
     messages = np.zeros(int(flat.shape.sum()))
     best = np.zeros(0, np.int64)
     best_cost = np.inf

@@ -1,13 +1,20 @@
-"""Lower bounds on the strategies that use a cell of an elimination's tables, for weighted costs.
+"""Computes lower bounds on the strategies that use a cell of an elimination's tables.
 
-For one weighted cost, ``inside`` is the least cost of the steps below a table's cell and
-``outside`` that of all the rest (the two passes of bucket-tree elimination: Kask, Dechter, Larrosa,
-Dechter, 2005), so that their sum bounds every strategy that uses the cell.
+An elimination is a tree of steps (`tree`). Each step adds up its tables, which are factors and the
+tables of its children, and minimises over its node. For one weighted cost and a cell of a step's
+table, ``inside`` is the least cost of the step and everything below it, and ``outside`` the least
+cost of everything else. Their sum bounds every strategy that uses the cell. These are the two
+passes of bucket-tree elimination (Kask, Dechter, Larrosa, Dechter, 2005, "Unifying tree
+decompositions for reasoning in graphical models").
 
-With A[rest, v] the sum of a step's tables but one, B[v, w] that one, whose w is in no other, and
-O[rest, w] the outside of the step's own table, all are min-plus products:
+Often one table of a step is over the step's node v and a partner w that no other table has. Let
+B[v, w] be this table, A[rest, v] the sum of the others and O[rest, w] the outside of the step's
+table. Then no table over all nodes is needed; everything is a min-plus product:
 
-    inside = A B      outside of A's parts = O B' + A - part      outside of B = A' O
+    inside = A B      outside of a table in A = (O B' + A minimised over the rest) - the table
+    outside of B = A' O
+
+Complexity: time of the largest min-plus product, times steps and weighted costs.
 """
 
 from __future__ import annotations
@@ -30,19 +37,23 @@ from gnnplace.sharding.solver.tree import (
     spread,
 )
 
-WEIGHING = -1  # Stands for the axis of weighings among nodes.
-BATCH = 2_000_000  # Cells of one sum, over weighings that go together.
+WEIGHING = -1
+"""The axis of weighings, among axes that are numbers of nodes."""
+BATCH = 2_000_000
+"""Cells of the largest sum over all weighings that are computed together, at most."""
 
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """Least weighted costs, for W weighings.
+    """The least weighted costs of parts of strategies, for W weighings.
 
     Attributes:
-        inside: the least value of all that is below each step, by the cells of its table. [W, K of
-            scope]
-        outside: the least value of all the rest, by the cells of each step's table. [W, K of scope]
-        node: the least value of a whole strategy with each configuration of each node. [W, K]
+        inside: For each step, the least cost of the step and all below it, by the cells of its
+            table. [W, K of scope]
+        outside: For each step, the least cost of everything else, by the cells of its table. [W, K
+            of scope]
+        node: For each node, the least cost of a complete strategy with each of its configurations.
+            [W, K]
     """
 
     inside: tuple[FloatArray, ...]
@@ -52,7 +63,13 @@ class Passes:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A table that comes into a step; ``child``: the step that it is of, -1 for a factor."""
+    """One table that a step adds up.
+
+    Attributes:
+        scope: Nodes of the table's axes, after that of weighings.
+        table: The table. [W, K of scope]
+        child: The step that made the table; -1 for a factor.
+    """
 
     scope: Scope
     table: FloatArray
@@ -64,13 +81,14 @@ class _Inputs:
     """The tables that one step of the elimination adds up.
 
     Attributes:
-        axes: nodes of the sum of ``parts``: those of the step's table, without ``partner``, then
-            the step's node.
-        total: The sum of the tables. [W, axes]
-        parts: the tables of the step but ``pair``.
-        pair: The table over the node and ``partner``, which no further part has; None where there
-            is none.
-        partner: the second node of ``pair``.
+        step: The step.
+        axes: Nodes of ``total``: those of the step's table without ``partner``, then the step's
+            node.
+        total: The sum of ``parts``. [W, axes]
+        parts: The tables of the step, without ``pair``.
+        pair: A table over the step's node and ``partner``, the latter in no other table; None if
+            there is no such table.
+        partner: The second node of ``pair``; `WEIGHING` if there is no pair.
     """
 
     step: Step
@@ -86,11 +104,11 @@ class _Inputs:
         return self.total.shape[-1]
 
     def matrix(self) -> FloatArray:
-        """Return the sum with all but the node in one axis. [W, rest, K]"""
+        """Return the sum with the axes of all other nodes joined. [W, rest, K of the node]"""
         return self.total.reshape(len(self.total), -1, self.last)
 
     def pair_matrix(self) -> FloatArray:
-        """Return the pair's table. [W, K, K of partner]"""
+        """Return the pair's table, the step's node first. [W, K of the node, K of partner]"""
         assert self.pair is not None
         assert self.step.node is not None
         axes = (WEIGHING, self.step.node, self.partner)
@@ -100,7 +118,14 @@ class _Inputs:
 
 
 def weights_at_once(steps: Sequence[Step], sizes: Sequence[int]) -> int:
-    """Return how many weighings go together: small tables are dominated by the calls."""
+    """Return how many weighings to compute together.
+
+    For small tables the overhead of calls dominates, so that many weighings cost as much as one.
+
+    Args:
+        steps: The elimination's steps.
+        sizes: Configurations of each node.
+    """
     largest = max(math.prod(sizes[node] for node in step.axes) for step in steps)
     return max(1, BATCH // largest)
 
@@ -108,129 +133,183 @@ def weights_at_once(steps: Sequence[Step], sizes: Sequence[int]) -> int:
 def two_passes(
     steps: Sequence[Step], factors: Factors, weights: Sequence[tuple[float, float]]
 ) -> Passes:
-    """Return inside and outside costs of every cell for some weighted costs.
+    """Return inside and outside costs of every cell, for several weighted costs.
+
+    Args:
+        steps: The elimination's steps, children before their parents; the last one is the root.
+        factors: The tables of nodes and edges.
+        weights: For each weighing, the weight of cost and that of memory. [W]
 
     Raises:
-        TableTooLargeError: a sum would have more cells than the limit.
+        TableTooLargeError: If a sum would have more cells than the limit.
     """
     tables = factors.weighted(weights)
+    # Upwards: a step's inside needs those of its children.
     inside: list[FloatArray] = []
     for step in steps:
-        inputs = _inputs(step, steps, factors, tables, inside)
-        inside.append(_inside(inputs))
+        inputs = _add_inputs(step, steps, factors, tables, inside)
+        inside.append(_eliminate(inputs))
+    # Downwards: the outsides of a step's children need that of the step. Nothing is outside of the
+    # root. The sums are computed again, since keeping them all takes too much memory.
     outside = [np.zeros(0)] * len(steps)
     node = [np.zeros(0)] * len(factors.sizes)
     outside[-1] = np.zeros(len(weights))
     for index in range(len(steps) - 1, -1, -1):
-        inputs = _inputs(steps[index], steps, factors, tables, inside)
-        total = _least_costs(inputs, outside[index])
-        gone = steps[index].node
-        if gone is not None:
-            node[gone] = total.min(axis=tuple(range(1, total.ndim - 1)))
+        inputs = _add_inputs(steps[index], steps, factors, tables, inside)
+        least_costs = _find_least_costs(inputs, outside[index])
+        eliminated = steps[index].node
+        if eliminated is not None:
+            other_axes = tuple(range(1, least_costs.ndim - 1))
+            node[eliminated] = least_costs.min(axis=other_axes)
         for part in inputs.parts:
             if part.child >= 0:
-                outside[part.child] = _around(inputs, part, total) - part.table
+                with_part = _find_costs_with(inputs, part, least_costs)
+                outside[part.child] = with_part - part.table
         if inputs.pair is not None and inputs.pair.child >= 0:
-            outside[inputs.pair.child] = _around_pair(inputs, outside[index])
-    return Passes(tuple(inside), tuple(outside), tuple(node))
+            outside[inputs.pair.child] = _find_costs_around_pair(inputs, outside[index])
+    return Passes(inside=tuple(inside), outside=tuple(outside), node=tuple(node))
 
 
-def _inputs(
+def _add_inputs(
     step: Step,
     steps: Sequence[Step],
     factors: Factors,
     tables: Sequence[FloatArray],
     inside: Sequence[FloatArray],
 ) -> _Inputs:
-    """Return what comes into a step: its factors, and the tables of its children."""
-    parts = [_Part(factors.scopes[k], tables[k], -1) for k in step.factors]
-    parts += [_Part(steps[k].scope, inside[k], k) for k in step.children]
-    pair = _splittable(step, parts)
+    """Return a step's tables, added up except the pair.
+
+    Args:
+        step: The step.
+        steps: All steps.
+        factors: The tables' scopes and the nodes' sizes.
+        tables: The weighted table of each factor. [W, K of scope]
+        inside: The table of each earlier step. [W, K of scope]
+
+    Raises:
+        TableTooLargeError: If the sum or the step's table would have more cells than the limit.
+    """
+    parts = [
+        _Part(scope=factors.scopes[k], table=tables[k], child=-1) for k in step.factors
+    ]
+    parts += [
+        _Part(scope=steps[k].scope, table=inside[k], child=k) for k in step.children
+    ]
+    pair = _find_pair(step, parts)
     partner = WEIGHING
     axes = step.axes
     if pair is not None:
-        partner = pair.scope[pair.scope[0] == step.node]
+        partner = _get_partner(step, pair)
         parts = [part for part in parts if part is not pair]
         axes = tuple(k for k in axes if k != partner)
-    count = len(tables[0])
+    num_weighings = len(tables[0])
     total = add_up(
         (WEIGHING, *axes),
         [part.table for part in parts],
         [(WEIGHING, *part.scope) for part in parts],
-        [count, *(factors.sizes[k] for k in axes)],
+        [num_weighings, *(factors.sizes[k] for k in axes)],
     )
-    check_cells([count, *(factors.sizes[k] for k in step.scope)])
+    check_cells([num_weighings, *(factors.sizes[k] for k in step.scope)])
     return _Inputs(
         step=step, axes=axes, total=total, parts=parts, pair=pair, partner=partner
     )
 
 
-def _splittable(step: Step, parts: list[_Part]) -> _Part | None:
-    """Return the largest pairwise table whose second node is in no further table."""
+def _get_partner(step: Step, pair: _Part) -> int:
+    """Return the node of a table over two nodes that is not the step's."""
+    first, second = pair.scope
+    if first == step.node:
+        return second
+    return first
+
+
+def _find_pair(step: Step, parts: list[_Part]) -> _Part | None:
+    """Return the largest table over two nodes whose partner is in no other table, or None."""
     if step.node is None or len(parts) < 2:
         return None
     num_tables = Counter(node for part in parts for node in part.scope)
-    pairs = [
-        part
-        for part in parts
-        if len(part.scope) == 2
-        and num_tables[part.scope[part.scope[0] == step.node]] == 1
-    ]
+    pairs = []
+    for part in parts:
+        if len(part.scope) == 2 and num_tables[_get_partner(step, part)] == 1:
+            pairs.append(part)
     return max(pairs, key=lambda part: part.table.size, default=None)
 
 
-def _inside(inputs: _Inputs) -> FloatArray:
-    """Return the step's table. [W, K of scope]"""
+def _eliminate(inputs: _Inputs) -> FloatArray:
+    """Return the step's table: the sum of its tables, minimised over its node. [W, K of scope]"""
     if inputs.step.node is None:
         return inputs.total
     if inputs.pair is None:
         return inputs.total.min(axis=-1)
     product = min_plus_each(inputs.matrix(), inputs.pair_matrix())
-    outer = inputs.axes[:-1]
-    shape = [*inputs.total.shape[:-1], product.shape[2]]
-    shaped = product.reshape(shape)
-    return _turn_axes(shaped, (*outer, inputs.partner), inputs.step.scope)
+    table = product.reshape([*inputs.total.shape[:-1], product.shape[2]])
+    axes = (*inputs.axes[:-1], inputs.partner)
+    return _transpose(table, axes, inputs.step.scope)
 
 
-def _turn_axes(table: FloatArray, axes: Scope, scope: Scope) -> FloatArray:
-    """Return a table with its axes in another order; the weighings stay first."""
-    return np.ascontiguousarray(
-        table.transpose([0, *(1 + axes.index(k) for k in scope)])
-    )
+def _transpose(table: FloatArray, axes: Scope, scope: Scope) -> FloatArray:
+    """Return a table with its axes in another order, weighings first.
+
+    Args:
+        table: The table. [W, axes]
+        axes: Nodes of the table's axes.
+        scope: The same nodes in the new order.
+    """
+    order = [0, *(1 + axes.index(node) for node in scope)]
+    return np.ascontiguousarray(table.transpose(order))
 
 
-def _least_costs(inputs: _Inputs, outside: FloatArray) -> FloatArray:
-    """Return the least cost of a strategy with each cell of the sum. [W, axes]"""
+def _find_least_costs(inputs: _Inputs, outside: FloatArray) -> FloatArray:
+    """Return the least cost of a strategy that uses each cell of the sum. [W, axes]
+
+    Args:
+        inputs: The tables of the step.
+        outside: The outside of the step's table. [W, K of scope]
+    """
     if inputs.step.node is None:
         return inputs.total + outside
     if inputs.pair is None:
         return inputs.total + outside[..., None]
-    turned = np.ascontiguousarray(inputs.pair_matrix().transpose(0, 2, 1))
-    around = min_plus_each(_outside_matrix(inputs, outside), turned)
-    return inputs.total + around.reshape(inputs.total.shape)
+    transposed = np.ascontiguousarray(inputs.pair_matrix().transpose(0, 2, 1))
+    costs = min_plus_each(_make_outside_matrix(inputs, outside), transposed)
+    return inputs.total + costs.reshape(inputs.total.shape)
 
 
-def _outside_matrix(inputs: _Inputs, outside: FloatArray) -> FloatArray:
+def _make_outside_matrix(inputs: _Inputs, outside: FloatArray) -> FloatArray:
     """Return the outside of the step's table, ``partner`` last. [W, rest, K of partner]"""
-    pair_axes = (*inputs.axes[:-1], inputs.partner)
-    turned = _turn_axes(outside, inputs.step.scope, pair_axes)
-    return turned.reshape(len(turned), -1, turned.shape[-1])
+    axes = (*inputs.axes[:-1], inputs.partner)
+    transposed = _transpose(outside, inputs.step.scope, axes)
+    return transposed.reshape(len(transposed), -1, transposed.shape[-1])
 
 
-def _around(inputs: _Inputs, part: _Part, total: FloatArray) -> FloatArray:
-    """Return the least cost of a strategy with each cell of a part."""
+def _find_costs_with(
+    inputs: _Inputs, part: _Part, least_costs: FloatArray
+) -> FloatArray:
+    """Return the least cost of a strategy that uses each cell of a table. [W, K of its scope]
+
+    Args:
+        inputs: The tables of the step.
+        part: One of them.
+        least_costs: The least cost with each cell of the sum. [W, axes]
+    """
     absent = tuple(
         k for k, node in enumerate(inputs.axes, start=1) if node not in part.scope
     )
     present = tuple(node for node in inputs.axes if node in part.scope)
-    minimum = total.min(axis=absent)
+    minimum = least_costs.min(axis=absent)
     return spread(minimum, (WEIGHING, *present), (WEIGHING, *part.scope))
 
 
-def _around_pair(inputs: _Inputs, outside: FloatArray) -> FloatArray:
-    """Return the least cost of all but the pair for each of its cells. [W, K of its scope]"""
+def _find_costs_around_pair(inputs: _Inputs, outside: FloatArray) -> FloatArray:
+    """Return the least cost of all but the pair, for each of its cells. [W, K of its scope]
+
+    Args:
+        inputs: The tables of the step.
+        outside: The outside of the step's table. [W, K of scope]
+    """
     assert inputs.pair is not None
     assert inputs.step.node is not None
-    turned = np.ascontiguousarray(inputs.matrix().transpose(0, 2, 1))
-    product = min_plus_each(turned, _outside_matrix(inputs, outside))
-    return _turn_axes(product, (inputs.step.node, inputs.partner), inputs.pair.scope)
+    transposed = np.ascontiguousarray(inputs.matrix().transpose(0, 2, 1))
+    product = min_plus_each(transposed, _make_outside_matrix(inputs, outside))
+    axes = (inputs.step.node, inputs.partner)
+    return _transpose(product, axes, inputs.pair.scope)

@@ -199,7 +199,7 @@ def _discard(
             bounds = sharper
         else:
             sharper = _better(remaining.problem, sharper)
-            bounds = bounds.sharpened(sharper, remaining.subsets)
+            bounds = bounds.sharpen(sharper, remaining.subsets)
         # A configuration whose bound is above the cost of the strategy in hand is in no best one.
         rows = [
             np.flatnonzero(node_bounds <= sharper.cost) for node_bounds in sharper.node
@@ -208,7 +208,7 @@ def _discard(
             subset[node_rows]
             for subset, node_rows in zip(remaining.subsets, rows, strict=True)
         ]
-        remaining = _Remaining(remaining.problem.restricted(rows), subsets)
+        remaining = _Remaining(remaining.problem.restrict_to(rows), subsets)
     return remaining, bounds
 
 
@@ -220,7 +220,7 @@ def _better(problem: ShardingProblem, bounds: Bounds) -> Bounds:
     for share in NEAR:
         above = share * (bounds.cost - bounds.bound)
         rows = [np.flatnonzero(part <= part.min() + above) for part in bounds.node]
-        near = _Remaining(problem.restricted(rows), rows)
+        near = _Remaining(problem.restrict_to(rows), rows)
         if near.cells <= FEW and near.order[1] <= SMALL:
             configuration = near.solve()
             cost, configuration = min(

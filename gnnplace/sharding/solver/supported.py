@@ -97,14 +97,19 @@ class Supported:
                 self._divide(fast, small)
 
     def _divide(self, fast: Point, small: Point) -> None:
-        weight = (small.time - fast.time) / (fast.memory - small.memory)
+        """Look for a point below the line through two neighbours; add the gaps beside it."""
+        more_time = small.time - fast.time
+        less_memory = fast.memory - small.memory
+        weight = more_time / less_memory
         point = self.solve((1.0, weight))
-        value = fast.time + weight * fast.memory
-        if point.time + weight * point.memory < value * (1 - 1e-12):
+        value_on_line = fast.time + weight * fast.memory
+        value = point.time + weight * point.memory
+        # Differences of rounding do not count.
+        if value < value_on_line * (1 - 1e-12):
             self.gaps += [(fast, point), (point, small)]
 
 
-def undominated(points: list[Point]) -> list[Point]:
+def find_undominated(points: list[Point]) -> list[Point]:
     """Return the points that none matches in both, by time; differences of rounding do not
     count.
     """

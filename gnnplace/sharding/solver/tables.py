@@ -94,7 +94,7 @@ class Buckets:
         """
         for key, present in self.tables[table.scope[0]].items():
             if present.scope == table.scope:
-                self._put(key, _added(self.memo, present, table))
+                self._put(key, _add_tables(self.memo, present, table))
                 return
         self.count += 1
         self._put(self.count, table)
@@ -112,7 +112,7 @@ class Buckets:
         return list(tables.values())
 
 
-def _added(memo: Memo, first: Factor, second: Factor) -> Factor:
+def _add_tables(memo: Memo, first: Factor, second: Factor) -> Factor:
     key = ("+", first.signature(first.scope), second.signature(second.scope))
     cost, classes = memo.of(key, (first, second), partial(_sum, memo, first, second))
     return Factor(first.scope, cost, classes)
@@ -130,7 +130,7 @@ def _sum(
     return cells, tuple(classes.values())
 
 
-def buckets_of(problem: ShardingProblem) -> Buckets:
+def make_buckets(problem: ShardingProblem) -> Buckets:
     """Return the tables of a problem; those of parallel edges are added up."""
     buckets = Buckets([{} for _ in problem.cost])
     memo = buckets.memo
@@ -147,10 +147,15 @@ def buckets_of(problem: ShardingProblem) -> Buckets:
 
 
 def _over_classes(edge: Edge) -> tuple[FloatArray, tuple[Classes, ...]]:
+    """Return an edge's cells over classes, and the classes of its nodes, the earlier node first."""
     table = edge.over_classes or over_classes(edge.cost)
     if edge.u < edge.v:
-        return table.cells, (table.rows, table.columns)
-    return np.ascontiguousarray(table.cells.T), (table.columns, table.rows)
+        cells = table.cells
+        classes = table.rows, table.columns
+    else:
+        cells = np.ascontiguousarray(table.cells.T)
+        classes = table.columns, table.rows
+    return cells, classes
 
 
 class Flat(NamedTuple):
@@ -192,10 +197,13 @@ class _ArrayRow:
         self.end = 0
 
     def add(self, array: NDArray) -> int:
-        if id(array) not in self.places:
-            self.places[id(array)], self.end = self.end, self.end + array.size
+        """Add an array, unless it is there; return the index where it begins."""
+        key = id(array)
+        if key not in self.places:
+            self.places[key] = self.end
+            self.end += array.size
             self.parts.append(array)
-        return self.places[id(array)]
+        return self.places[key]
 
     def joined(self, kind: type) -> NDArray:
         return np.concatenate(
@@ -203,11 +211,11 @@ class _ArrayRow:
         )
 
 
-def flat_of(problem: ShardingProblem) -> Flat:
+def make_flat_tables(problem: ShardingProblem) -> Flat:
     """Return the tables of a problem; those of parallel edges are added up."""
     # A table is in the buckets of both of its nodes, under one key.
     pair_tables: dict[int, Factor] = {}
-    for tables in buckets_of(problem).tables:
+    for tables in make_buckets(problem).tables:
         for key, bucket_table in tables.items():
             if len(bucket_table.scope) == 2:
                 pair_tables[key] = bucket_table

@@ -118,7 +118,7 @@ class Factors:
         )
 
 
-def factors_of(problem: ShardingProblem) -> Factors:
+def make_factors(problem: ShardingProblem) -> Factors:
     """Return the tables of a problem; parallel edges added up, missing memory zero."""
     memories = problem.memory or (None,) * len(problem.names)
     pairs = combine_edges(problem)

@@ -26,7 +26,7 @@ from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.serial import with_serial_runs
 from gnnplace.simulation.bounds.transfers import with_transfers
 from gnnplace.simulation.bounds.work_and_path import work_and_path
-from gnnplace.simulation.compiled import Compiled, least_times
+from gnnplace.simulation.compiled import Compiled, compute_least_times
 
 ROUNDING = 1e-12
 
@@ -65,7 +65,7 @@ def quick_bounds(problem: Problem, compiled: Compiled) -> LowerBounds:
         problem: the problem that is bounded.
         compiled: The compiled problem, with heads and tails of paths.
     """
-    shortest_times = least_times(problem)
+    shortest_times = compute_least_times(problem)
     path = float((compiled.head + shortest_times + compiled.tail).max())
     work = float(shortest_times.sum()) / problem.num_devices
     return LowerBounds(path * (1.0 - ROUNDING), work * (1.0 - ROUNDING))

@@ -1,28 +1,28 @@
-"""Heads and tails of copies by rank: micro-batches are alike, so that only their number counts.
+"""Heads and tails of copies of ops by rank: micro-batches are alike, so only their number counts.
 
-The copies of an op, one a micro-batch, are on one device: one after the other. Let ``h_k(x)`` be
-the least start, in any schedule, of the copy of ``x`` that starts k-th (from 0), whichever that is.
-With ``w`` the least times of ops,
+The copies of an op, one for each micro-batch, are on one device and run one after the other. Let
+``h_k(x)`` be the least start, in any schedule, of the copy of ``x`` that starts k-th (from 0),
+whichever that is. With ``w`` the least seconds of ops, ``starts`` computes ``h`` as the largest of
+these bounds:
 
-* ``h_k(x) >= h_k(p) + w_p`` for an input ``p`` that feeds each copy from its own: k + 1 copies of
-  ``p`` have finished. Where only some copies are fed, or a single op feeds all or takes all, as
-  updates do, the rank is another one (``slack``);
-* ``h_k(x) >= h_(k-1)(x) + w_x``;
-* the ancestors of ``x`` that are in its own placement unit are on its device too: k + 1 copies of
-  each, released at ``h_0``, and k copies of ``x`` come before it, one after the other;
-* the (k + 1)-th least head of the copies themselves, which the caller starts from.
+* ``h_k(p) + w_p`` for an input ``p`` that feeds each copy of ``x`` from its own copy, since then
+  k + 1 copies of ``p`` have finished. Where only some copies are fed, or where one op feeds all
+  copies or reads all, as updates do, the rank of ``p`` is another one (``slack``);
+* ``h_(k-1)(x) + w_x``;
+* the time of the work before it on its device: the ancestors of ``x`` in its own placement unit,
+  k + 1 copies of each, released at ``h_0``, and then k copies of ``x``, one after the other;
+* the (k + 1)-th least head of the copies as single ops, which the caller gives.
 
 Tails are the same on the reversed graph: ``q_k(x)`` is the least time after the finish of the copy
-that finishes k-th from last. In a problem without micro-batches each op has one copy, and all of
-this holds.
+that finishes k-th from last. Without micro-batches each op has one copy, and all of this holds.
 
-Copies are recognised by their names (``#k``). If the copies of some op are in different units, or
-their graph has a cycle, every op is treated as having no other copies. Edges between different
-micro-batches, such as those that keep updates of a buffer in order, only count in the heads of
-single ops.
+``find_copies`` recognises copies by their names (``#k``). If the copies of some op are in different
+units, or if the graph of groups of copies has a cycle, every op counts as one without other copies.
+Edges between different micro-batches, such as those that keep updates of a buffer in order, only
+count in the heads of single ops.
 
-Complexity: O(M (edges + pairs)) over edges of the graph of one micro-batch, and pairs of ops where
-one is an ancestor of the other in its unit.
+Complexity: O(M (edges + pairs)) for M micro-batches, with the edges of the graph of one
+micro-batch, and pairs of ops of one unit where one is an ancestor of the other.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph import by_merging, empty_floats, first_ready_first, kernel
+from gnnplace.graph import empty_floats, first_ready_first, kernel, sort_by_merging
 from gnnplace.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """Ops without micro-batches, G of them, each with its copies; E edges between them.
+    """Ops in groups of copies: the n ops in G groups, with E edges between groups.
 
     Attributes:
-        of: the group of each op. [n]
-        begin: Index where the copies of each group start among all n. [G + 1]
-        first: an op of each group. [G]
-        order: all groups, producers first. [G]
-        source: where each edge comes from. [E]
-        target: where it goes to, ascending. [E]
-        matched: pairs of copies that it stands for. [E]
-        size: bytes of the least such pair. [E]
+        of: Group of each op. [n]
+        begin: Index where the copies of each group start, if all n are sorted by group. [G + 1]
+        first: The first op of each group. [G]
+        order: All groups, producers first. [G]
+        source: The group that each edge comes from. [E]
+        target: The group that each edge goes to, ascending. [E]
+        matched: The number of pairs of copies that an edge stands for. [E]
+        size: Bytes of the smallest of these pairs. [E]
     """
 
     of: LongArray
@@ -69,9 +69,9 @@ class Copies:
 
     @property
     def full(self) -> BoolArray:
-        """Return the pattern of each edge. [E]
+        """Return whether an edge feeds every copy. [E]
 
-        Whether it feeds each copy from its own, or from all copies, or all from one.
+        It feeds each copy from its own copy, or all copies from one op, or one op from all copies.
         """
         count = self.count
         return np.asarray(
@@ -80,59 +80,69 @@ class Copies:
 
 
 def find_copies(problem: Problem) -> Copies:
-    """Return the copies of the ops of ``problem``."""
+    """Group the ops of ``problem`` into copies of each other."""
     if problem.microbatches > 1:
-        copies = _copies(problem, _groups(problem))
+        copies = _build_copies(problem, _group_ops(problem))
         if copies is not None:
             return copies
-    alone = _copies(problem, np.arange(problem.num_ops))
-    assert alone is not None
-    return alone
+    single_ops = _build_copies(problem, np.arange(problem.num_ops))
+    assert single_ops is not None  # the problem's graph has no cycle
+    return single_ops
 
 
-def _groups(problem: Problem) -> LongArray:
-    """Group ops of one name, but for the micro-batch, and of one unit; alone if that is not one
-    each.
+def _group_ops(problem: Problem) -> LongArray:
+    """Return the group of each op: its unit, and its name without the micro-batch. [n]
+
+    If a group has two ops of one micro-batch, every op is a group.
     """
     groups: dict[tuple[int, str], int] = {}
-    names = problem.graph.names
     unit_of = problem.unit_of.tolist()
-    of = np.array(
-        [
-            groups.setdefault(
-                (unit_of[i], name.rpartition("#")[0] or name), len(groups)
-            )
-            for i, name in enumerate(names)
-        ]
-    )
-    share = of * problem.microbatches + problem.microbatch
-    if len(np.unique(share)) == len(of):
+    op_group = []
+    for i, name in enumerate(problem.graph.names):
+        base_name = name.rpartition("#")[0] or name
+        op_group.append(groups.setdefault((unit_of[i], base_name), len(groups)))
+    of = np.array(op_group)
+    group_and_microbatch = of * problem.microbatches + problem.microbatch
+    if len(np.unique(group_and_microbatch)) == len(of):
         return of
     return np.arange(len(of))
 
 
-def _copies(problem: Problem, of: LongArray) -> Copies | None:
-    """Return copies by group; None where the groups' graph has a cycle."""
-    count = np.bincount(of)
+def _build_copies(problem: Problem, of: LongArray) -> Copies | None:
+    """Return the copies by group; None if the graph of groups has a cycle.
+
+    Args:
+        problem: The problem.
+        of: Group of each op. [n]
+    """
+    num_copies = np.bincount(of)
+    num_groups = len(num_copies)
+
+    # Edges inside a micro-batch, and those of ops without copies.
     source, target, size = problem.graph.edges
-    is_within = (count[of[source]] == 1) | (count[of[target]] == 1)
+    is_within = (num_copies[of[source]] == 1) | (num_copies[of[target]] == 1)
     is_within |= problem.microbatch[source] == problem.microbatch[target]
-    key = of[target[is_within]] * len(count) + of[source[is_within]]
+
+    # Edges between groups, sorted by target, with their numbers of pairs and least bytes.
+    key = of[target[is_within]] * num_groups + of[source[is_within]]
     pair, inverse, matched = np.unique(key, return_inverse=True, return_counts=True)
     smallest = np.full(len(pair), np.inf)
     np.minimum.at(smallest, inverse, size[is_within])
-    to, come = np.divmod(pair, len(count))
-    by_source = np.argsort(come, kind="stable")
-    order = first_ready_first(offsets(come, len(count)), to[by_source].astype(np.int32))
-    if len(order) < len(count):
+    group_target, group_source = np.divmod(pair, num_groups)
+
+    by_source = np.argsort(group_source, kind="stable")
+    order = first_ready_first(
+        offsets(group_source, num_groups), group_target[by_source].astype(np.int32)
+    )
+    if len(order) < num_groups:
         return None
     return Copies(
         of=of,
-        begin=np.concatenate(([0], count.cumsum())).astype(np.int32),
+        begin=np.concatenate(([0], num_copies.cumsum())).astype(np.int32),
         first=np.unique(of, return_index=True)[1],
         order=np.asarray(order),
-        source=come.astype(np.int32),
-        target=to.astype(np.int32),
+        source=group_source.astype(np.int32),
+        target=group_target.astype(np.int32),
         matched=matched.astype(np.int32),
         size=smallest,
     )
@@ -145,8 +155,8 @@ def offsets(key: NDArray[np.integer], count: int) -> IntArray:
     )
 
 
-def by_rank(copies: Copies, values: FloatArray) -> FloatArray:
-    """Return the values of ops, those of one group together and ascending. [n]"""
+def sort_by_rank(copies: Copies, values: FloatArray) -> FloatArray:
+    """Return the values of ops sorted by group, and ascending within a group. [n]"""
     return np.asarray(values[np.lexsort((values, copies.of))])
 
 
@@ -159,36 +169,36 @@ def starts(
     *,
     reverse: bool = False,
 ) -> FloatArray:
-    """Return the least starts of copies by rank in seconds; reversed, least times after them. [n]
+    """Return the least starts of copies by rank in seconds, or their tails with ``reverse``. [n]
 
     Args:
-        copies: the ops by groups of copies.
-        work: least seconds of each group. [G]
-        least: heads (tails) of the copies that are known already, ascending in each group. [n]
-        inside: ancestors (descendants) of each group in its own unit, as offsets and a list.
-        apart: least seconds of a transfer along each edge that must have one, else 0. [E]
-        reverse: tails, and not heads.
+        copies: The ops in groups of copies.
+        work: Least seconds of an op of each group. [G]
+        least: Heads (tails) of the copies as single ops, ascending within each group. [n]
+        inside: Ancestors (descendants) of each group in its own unit, as offsets and a list.
+        apart: Least seconds of the transfer along each edge whose ends are on different devices in
+            every placement, else 0. [E]
+        reverse: Whether tails are computed instead of heads.
     """
-    near, far = (
-        (copies.source, copies.target) if reverse else (copies.target, copies.source)
-    )
+    # An edge bounds the start of the group at its near end by that of the group at its far end.
     if reverse:
+        near, far = copies.source, copies.target
         order = copies.order[::-1].copy()
     else:
+        near, far = copies.target, copies.source
         order = copies.order
     by_near = np.argsort(near, kind="stable")
     slack = copies.count[near] - copies.matched
-    offset = offsets(near, len(copies.first))
     value = least.copy()
     edges = GroupEdges(
-        offset=offset,
+        offset=offsets(near, len(copies.first)),
         source=far[by_near],
         slack=slack[by_near].astype(np.int32),
         apart=apart[by_near],
         inside_offset=inside[0],
         inside=inside[1],
     )
-    _starts(order, copies.begin, edges, work, value)
+    _raise_starts(order, copies.begin, edges, work, value)
     return value
 
 
@@ -198,10 +208,10 @@ class GroupEdges(NamedTuple):
     Attributes:
         offset: Index where the edges into each group start. [G + 1]
         source: The group that each edge comes from. [E]
-        slack: Copies that the edge does not feed. [E]
-        apart: Seconds that its transfer takes at least. [E]
-        inside_offset: Index where the ancestors of each group in its unit start. [G + 1]
-        inside: The ancestors of each group in its own unit, as ``inside_offset`` says.
+        slack: Number of copies that each edge does not feed. [E]
+        apart: Least seconds of the transfer along each edge. [E]
+        inside_offset: Index where the ancestors of each group start in ``inside``. [G + 1]
+        inside: Ancestors of each group in its own unit, group after group.
     """
 
     offset: IntArray
@@ -213,26 +223,27 @@ class GroupEdges(NamedTuple):
 
 
 @kernel
-def _starts(
+def _raise_starts(
     order: IntArray,
     begin: IntArray,
     edges: GroupEdges,
     work: FloatArray,
     value: FloatArray,
 ) -> None:
-    """Raise ``value`` to the least starts by rank.
+    """Raise ``value`` to the least starts by rank: the bounds of the module's text.
 
     Args:
-        order: groups, producers first. [G]
-        begin: Index where the copies of each group start. [G + 1]
-        edges: the edges into each group, and its ancestors in its own unit.
-        work: least seconds of each group. [G]
-        value: Input and output, seconds. [n]
+        order: All groups, producers first. [G]
+        begin: Index where the copies of each group start in ``value``. [G + 1]
+        edges: The edges into each group, and its ancestors in its own unit.
+        work: Least seconds of an op of each group. [G]
+        value: Input and output: least starts in seconds. [n]
     """
     offset, source, slack, apart, inside_offset, inside = edges
     for x in order:
         low = begin[x]
         count = begin[x + 1] - begin[x]
+        # Inputs.
         for e in range(offset[x], offset[x + 1]):
             p = source[e]
             last = begin[p + 1] - begin[p] - 1
@@ -241,8 +252,10 @@ def _starts(
                 if rank >= 0:
                     ready = value[begin[p] + rank] + work[p] + apart[e]
                     value[low + k] = max(value[low + k], ready)
+        # Copies that come before.
         for k in range(1, count):
             value[low + k] = max(value[low + k], value[low + k - 1] + work[x])
+        # Ancestors on the same device.
         a = inside_offset[x]
         size = inside_offset[x + 1] - inside_offset[x]
         if size == 0:
@@ -250,7 +263,7 @@ def _starts(
         released = empty_floats(size)
         for i in range(size):
             released[i] = value[begin[inside[a + i]]]
-        by_release = by_merging(released)  # nearly sorted: ancestors come first
+        by_release = sort_by_merging(released)  # nearly sorted: ancestors come first
         for k in range(count):
             finish = 0.0
             for i in by_release:

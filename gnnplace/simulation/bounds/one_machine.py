@@ -1,33 +1,30 @@
-"""A unit is on one device: Jackson's preemptive schedule of one machine with heads and tails.
+"""Three lower bounds on the step time, from the fact that a device runs one op at a time.
 
-Jobs are the copies of a unit's ops by rank. A job starts no earlier than its head, takes its
-duration, and leaves at least its tail until the end. Jackson's schedule always runs the released
-job of largest tail; the largest finish plus tail is then minimal over all schedules that may
-interrupt jobs, and so it bounds schedules that may not (Jackson, 1955; Carlier, 1982). It equals
-the maximum, over all sets of jobs, of least head + work + least tail. Each unit is taken on its
-best device.
+Jobs are copies of ops by rank (``copies``). A job has a head, the least seconds before it, a
+duration, and a tail, the least seconds after it. Devices that are alike are one of K columns.
 
-Complexity: O(n K log n) for K columns of devices that are alike.
+**One machine** (``bound_units``). All jobs of a unit are on one device. Jackson's schedule
+always runs the released job with the largest tail. Its largest finish plus tail is minimal over all
+schedules that may interrupt jobs, and so bounds schedules that may not (Jackson, 1955; Carlier,
+1982). It equals the maximum, over all sets of jobs, of least head + work + least tail. Each unit is
+taken on its best device. Complexity: O(n K log n).
 
-Windows, filling and draining (after Fernandez and Bussell, 1973).
+**Windows** (``windows``; Fernandez and Bussell, 1973). Jobs whose heads are at least ``a`` and
+whose tails are at least ``b`` do their work within T - a - b seconds of the step time T.
+Complexity: O(n log n + g^2) with g thresholds.
 
-Windows: ops that cannot start before ``a`` and leave at least ``b`` seconds of path after them do
-their work within step time - a - b. Complexity: O(n log n + g^2) with g thresholds.
-
-Filling and draining: work that devices cannot do early in the step, or late in it.
-
-In the first ``a`` seconds a unit, alone on a device, can do at most its released jobs one after the
-other, ``P(a)``; in the last ``b`` seconds at most ``Q(b)``, by tails. The rest of its work is done
-in the ``T - a - b`` seconds between. With the weights ``w`` of devices of the work bound, for all
-``a`` and ``b`` that leave some unit with work,
+**Filling and draining** (``fill``). Early and late in a step, devices cannot do all of their work,
+as when micro-batches fill and drain a pipeline. In the first ``a`` seconds a unit, alone on a
+device, can do at most P(a): its released jobs, one after the other. In the last ``b`` seconds it
+can do at most Q(b), by tails. The rest of its work W is done in the T - a - b seconds between. With
+the weights ``w`` of devices from the work bound, for all ``a`` and ``b`` that leave some unit with
+work,
 
     T >= a + b + sum over units of min over devices of w[d] * max(0, W[d] - P[d](a) - Q[d](b)).
 
-If some unit has work left, the two ends do not overlap; otherwise all of its work would be in them.
-This is the bound that accounts for micro-batches filling and draining a pipeline (after Fernandez
-and Bussell, whose ops have no devices).
-
-Complexity: O(n log n + U K g^2) with g thresholds, spread evenly over the ranks of heads (tails).
+If some unit has work left, the two ends do not overlap, since otherwise all of its work would be in
+them. Deviation from Fernandez and Bussell: their ops have no devices. Complexity:
+O(n log n + U K g^2) for U units and g thresholds, spread evenly over the ranks of heads (tails).
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ from gnnplace.simulation.bounds.copies import offsets
 
 
 @kernel
-def on_one_machine(
+def bound_units(
     offset: IntArray,
     job: IntArray,
     group: IntArray,
@@ -59,15 +56,15 @@ def on_one_machine(
     head: FloatArray,
     tail: FloatArray,
 ) -> FloatArray:
-    """Bound of each unit in seconds, 0 where no device is allowed. [U]
+    """Return the one-machine bound of each unit in seconds, 0 if no device is allowed. [U]
 
     Args:
         offset: Index where the jobs of each unit start in ``job``. [U + 1]
-        job: jobs by unit, ascending by head. [n]
-        group: row of ``columns`` of each job. [n]
-        columns: seconds of a job on devices that are alike, inf where not allowed. [G, K]
-        head: least seconds before each job. [n]
-        tail: least seconds after it. [n]
+        job: Jobs by unit, ascending by head. [n]
+        group: Row of ``columns`` of each job. [n]
+        columns: Seconds of a job on each kind of equal devices, inf where not allowed. [G, K]
+        head: Least seconds before each job. [n]
+        tail: Least seconds after each job. [n]
     """
     result = empty_floats(len(offset) - 1)
     remaining = empty_floats(len(job))
@@ -82,8 +79,8 @@ def on_one_machine(
             bound = 0.0
             next_job = 0
             num_waiting = 0
-            # Preemptive one-machine schedule: of the jobs that are released, the one with the
-            # longest tail runs until it is done or the next job is released.
+            # Jackson's schedule: of the released jobs, the one with the longest tail runs until it
+            # is done or the next job is released.
             while next_job < count or num_waiting > 0:
                 if num_waiting == 0:
                     clock = max(clock, head[job[low + next_job]])
@@ -115,14 +112,18 @@ def on_one_machine(
     return result
 
 
-THRESHOLDS = 64
-MOST_CELLS = 20_000_000
-ROUNDING = 1e-9  # Relative to a unit's work: a smaller remainder is rounding
+THRESHOLDS = 64  # of heads, and of tails
+FEWEST_THRESHOLDS = 8
+MOST_CELLS = (
+    20_000_000  # units times columns times pairs of thresholds that ``fill`` visits
+)
+ROUNDING = 1e-9  # share of a unit's work; a smaller remainder is a rounding error
 
 
 def thresholds(values: FloatArray, count: int = THRESHOLDS) -> FloatArray:
-    """Return at most ``count`` of the values, spread evenly over their ranks, the least
-    included.
+    """Return at most ``count`` of the values, ascending and spread evenly over their ranks.
+
+    The least value is one of them.
     """
     ranks = np.linspace(0, len(values) - 1, count).astype(np.int64)
     return np.unique(np.sort(values)[ranks])
@@ -136,45 +137,49 @@ def fill(
     head: FloatArray,
     tail: FloatArray,
 ) -> float:
-    """Return the bound in seconds.
+    """Return the bound of filling and draining in seconds.
 
     Args:
-        part: unit of each job. [n]
-        group: row of ``columns`` of each job. [n]
-        columns: seconds of a job on devices that are alike, inf where not allowed. [G, K]
-        weight: weight of a device of each column. [K]
-        head: least seconds before each job. [n]
-        tail: least seconds after it. [n]
+        part: Unit of each job. [n]
+        group: Row of ``columns`` of each job. [n]
+        columns: Seconds of a job on each kind of equal devices, inf where not allowed. [G, K]
+        weight: Weight of a device of each column. [K]
+        head: Least seconds before each job. [n]
+        tail: Least seconds after each job. [n]
     """
+    # On large problems there are fewer thresholds.
     num_units = int(part.max()) + 1
     cells = MOST_CELLS / (num_units * len(weight))
-    count = int(np.clip(np.sqrt(cells), 8, THRESHOLDS))
+    count = int(np.clip(np.sqrt(cells), FEWEST_THRESHOLDS, THRESHOLDS))
     a = thresholds(head, count)
     b = thresholds(tail, count)
-    early = Jobs(*by_unit(part, head), head, a)
-    late = Jobs(*by_unit(part, tail), tail, b)
-    inside = _work_inside(group, columns, weight, early, late)
+    early = _make_jobs(part, head, a)
+    late = _make_jobs(part, tail, b)
+    inside = _sum_work_between(group, columns, weight, early, late)
     value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
     return float(value.max())
 
 
-def by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
-    """Return where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1],
-    [n]
+def sort_jobs_by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
+    """Sort jobs by unit, then by release. Return where each unit starts, and the jobs. [U + 1], [n]
+
+    Args:
+        part: Unit of each job. [n]
+        release: Least seconds before each job. [n]
     """
-    return offsets(part, int(part.max()) + 1), np.lexsort((release, part)).astype(
-        np.int32
-    )
+    offset = offsets(part, int(part.max()) + 1)
+    job = np.lexsort((release, part)).astype(np.int32)
+    return offset, job
 
 
 class Jobs(NamedTuple):
     """The jobs of units by their release, and instants at which their work is counted.
 
     Attributes:
-        offset: Where the jobs of each unit start. [U + 1]
+        offset: Index where the jobs of each unit start in ``job``. [U + 1]
         job: Jobs by unit, ascending by release. [n]
-        release: Least seconds before each job. [n]
-        at: The instants, seconds. [g]
+        release: Least seconds before each job: its head, or its tail if time runs backwards. [n]
+        at: The instants in seconds, ascending. [g]
     """
 
     offset: IntArray
@@ -183,21 +188,32 @@ class Jobs(NamedTuple):
     at: FloatArray
 
 
+def _make_jobs(part: IntArray, release: FloatArray, at: FloatArray) -> Jobs:
+    """Sort jobs by unit and release, with instants at which their work is counted."""
+    offset, job = sort_jobs_by_unit(part, release)
+    return Jobs(offset=offset, job=job, release=release, at=at)
+
+
 @kernel
-def _work_inside(
+def _sum_work_between(
     group: IntArray, columns: FloatArray, weight: FloatArray, early: Jobs, late: Jobs
 ) -> FloatArray:
-    """Return the weighted seconds that must be done between each two thresholds. [a, b]"""
-    return _inside(_done(early, group, columns), _done(late, group, columns), weight)
+    """Return the weighted seconds of work that is left between two thresholds. [a, b]"""
+    return _sum_remaining_work(
+        _compute_work_done(early, group, columns),
+        _compute_work_done(late, group, columns),
+        weight,
+    )
 
 
 @inner()
-def _done(jobs: Jobs, group: IntArray, columns: FloatArray) -> FloatArray:
-    """Return the seconds of work that each unit can have done by each threshold, then all of it.
+def _compute_work_done(jobs: Jobs, group: IntArray, columns: FloatArray) -> FloatArray:
+    """Return the most seconds of work that each unit can have done by each instant. [U K, g + 1]
 
-    A row a unit and column; inf where it is not allowed. [U K, g + 1]
+    There is a row for each unit and column, with inf where it is not allowed. The last entry is all
+    of the unit's work.
     """
-    offset, job, head, at = jobs
+    offset, job, release, at = jobs
     num_units = len(offset) - 1
     num_columns = columns.shape[1]
     work_done = zero_table(num_units * num_columns, len(at) + 1)
@@ -210,7 +226,7 @@ def _done(jobs: Jobs, group: IntArray, columns: FloatArray) -> FloatArray:
             work = 0.0
             t = 0
             for i in range(low, low + count):
-                clock = max(clock, head[job[i]])
+                clock = max(clock, release[job[i]])
                 seconds = columns[group[job[i]], k]
                 while t < len(at) and at[t] <= clock + seconds:
                     work_done[row, t] = work + max(0.0, at[t] - clock)
@@ -224,8 +240,18 @@ def _done(jobs: Jobs, group: IntArray, columns: FloatArray) -> FloatArray:
 
 
 @inner()
-def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArray:
-    """Return the weighted seconds of all units between each two thresholds. [a, b]"""
+def _sum_remaining_work(
+    early: FloatArray, late: FloatArray, weight: FloatArray
+) -> FloatArray:
+    """Return the work that is left between each two thresholds, in weighted seconds. [a, b]
+
+    It is summed over units, each on the device where its weighted work is least.
+
+    Args:
+        early: Work that units can have done from the beginning on. [U K, a + 1]
+        late: Work that units can have done from the end on. [U K, b + 1]
+        weight: Weight of a device of each column. [K]
+    """
     rows = early.shape[1] - 1
     columns = late.shape[1] - 1
     total = zero_table(rows, columns)
@@ -256,13 +282,14 @@ def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArr
 
 
 def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
-    """Return the bound in seconds.
+    """Return the bound of windows in seconds.
 
     Args:
-        head: least seconds before each job. [n]
-        tail: least seconds after it. [n]
-        share: its share of the work bound, in seconds. [n]
+        head: Least seconds before each job. [n]
+        tail: Least seconds after each job. [n]
+        share: Share of each job in the work bound, in seconds. [n]
     """
+    # Sum the work of jobs by the highest thresholds that their heads and tails reach.
     heads = thresholds(head)
     tails = thresholds(tail)
     row = np.searchsorted(heads, head, side="right") - 1

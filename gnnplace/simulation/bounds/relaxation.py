@@ -24,20 +24,20 @@ from gnnplace.graph import components, downward_rank, empty_ints, kernel, zero_l
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import (
     Copies,
-    by_rank,
     find_copies,
     offsets,
+    sort_by_rank,
     starts,
 )
 from gnnplace.simulation.bounds.one_machine import (
-    by_unit,
+    bound_units,
     fill,
-    on_one_machine,
+    sort_jobs_by_unit,
     windows,
 )
 from gnnplace.simulation.bounds.work_and_path import UPDATES, work_weights
-from gnnplace.simulation.compiled import least_times, tails
-from gnnplace.simulation.transfer import least_seconds
+from gnnplace.simulation.compiled import compute_least_times, tails
+from gnnplace.simulation.transfer import compute_least_seconds
 
 MOST_PAIRS = 4_000_000  # Pairs of ops of one unit, in all units together: 32 MB
 MOST_STEPS = 60_000_000  # ops and edges that all sweeps together may pass: 0.2 s
@@ -48,35 +48,54 @@ ROOM = 1.0 + 1e-9  # A factor of memory, because sums in another order differ
 def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
     """Return the ancestors of each group of copies in its own unit: offsets and a list. [G + 1]
 
-    Only along edges that feed every copy. Units are left out, the largest first, where there are
-    too many pairs, and then the smallest first, where there are too many ops and edges.
+    Only paths along edges that feed every copy count. Two limits leave out units, which then have
+    no ancestors: ``MOST_PAIRS`` the largest ones, and then ``MOST_STEPS`` the smallest ones.
 
     Args:
-        copies: the ops by groups of copies.
-        unit: the unit of each group. [G]
+        copies: The ops in groups of copies.
+        unit: Unit of each group. [G]
     """
-    members = np.bincount(unit)
-    pairs = members.astype(np.int64) * (members - 1) // 2
-    by_size = np.argsort(pairs, kind="stable")
-    is_kept = np.zeros(len(members), dtype=bool)
-    is_kept[by_size] = (pairs[by_size].cumsum() <= MOST_PAIRS) & (members[by_size] > 1)
+    num_groups = len(unit)
+    num_members = np.bincount(unit)
+    num_units = len(num_members)
+
+    # Units of several groups, as many of the smallest ones as have ``MOST_PAIRS`` pairs together.
+    pairs = num_members.astype(np.int64) * (num_members - 1) // 2
+    smallest_first = np.argsort(pairs, kind="stable")
+    fits_pairs = pairs[smallest_first].cumsum() <= MOST_PAIRS
+    is_included = np.zeros(num_units, dtype=bool)
+    is_included[smallest_first] = fits_pairs & (num_members[smallest_first] > 1)
+
+    # Of these, as many of the largest ones as have a bit for each group in all sweeps.
     full = copies.full
-    sweeps = MOST_STEPS // (len(unit) + int(full.sum()) + 1)
-    largest = by_size[::-1][is_kept[by_size[::-1]]]
-    is_kept[largest[members[largest].cumsum() > BITS * sweeps]] = False
-    num_pairs = int(pairs[is_kept].sum())
+    sweeps = MOST_STEPS // (num_groups + int(full.sum()) + 1)
+    largest_first = smallest_first[::-1]
+    largest_first = largest_first[is_included[largest_first]]
+    exceeds_bits = num_members[largest_first].cumsum() > BITS * sweeps
+    is_included[largest_first[exceeds_bits]] = False
+    num_pairs = int(pairs[is_included].sum())
     if num_pairs == 0:
-        return np.zeros(len(unit) + 1, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    inside = np.flatnonzero(is_kept[unit])
-    bit = inside[np.argsort(unit[inside], kind="stable")].astype(np.int32)
-    edges = offsets(copies.target[full], len(unit)), copies.source[full]
+        return np.zeros(num_groups + 1, dtype=np.int32), np.zeros(0, dtype=np.int32)
+
+    # Groups of these units, unit after unit, get a bit each.
+    groups = np.flatnonzero(is_included[unit])
+    bit = groups[np.argsort(unit[groups], kind="stable")].astype(np.int32)
     later, earlier = _pairs(
-        copies.order, *edges, unit, offsets(unit[bit], len(members)), bit, num_pairs
+        copies.order,
+        offsets(copies.target[full], num_groups),
+        copies.source[full],
+        unit,
+        offsets(unit[bit], num_units),
+        bit,
+        num_pairs,
     )
-    return offsets(later, len(unit)), earlier[np.argsort(later, kind="stable")]
+    by_later = np.argsort(later, kind="stable")
+    return offsets(later, num_groups), earlier[by_later]
 
 
-def turned(relation: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
+def transpose_relation(
+    relation: tuple[IntArray, IntArray],
+) -> tuple[IntArray, IntArray]:
     """Return the relation the other way round: descendants, of ancestors."""
     offset, earlier = relation
     later = np.repeat(np.arange(len(offset) - 1, dtype=np.int32), np.diff(offset))
@@ -191,7 +210,7 @@ class Machines:
         state = np.bincount(label, self.state, num_parts).astype(np.float64)
         allowed &= state[:, None] <= self.memory * ROOM
         part = label[self.part].astype(np.int32)
-        return _settled(replace(self, part=part, allowed=allowed, state=state))
+        return _settle_parts(replace(self, part=part, allowed=allowed, state=state))
 
 
 def list_machines(problem: Problem, copies: Copies) -> Machines:
@@ -207,7 +226,7 @@ def list_machines(problem: Problem, copies: Copies) -> Machines:
     times = problem.kind_times.take(problem.kind_of[first], axis=1)[by_group]
     memory = problem.cluster.memory
     room = problem.unit_state[:, None] <= memory * ROOM
-    return _settled(
+    return _settle_parts(
         Machines(
             part=problem.unit_of[copies.first],
             allowed=problem.unit_allowed & room,
@@ -219,7 +238,7 @@ def list_machines(problem: Problem, copies: Copies) -> Machines:
     )
 
 
-def _settled(machines: Machines) -> Machines:
+def _settle_parts(machines: Machines) -> Machines:
     """Make parts with one device left one part for each such device, again and again."""
     sole = np.flatnonzero(machines.allowed.sum(axis=1) == 1)
     device = machines.allowed[sole].argmax(axis=1)
@@ -256,10 +275,13 @@ class Relaxation:
         copies = find_copies(problem)
         graph = problem.graph
         head = downward_rank(
-            graph, least_times(problem), np.zeros(len(graph.successor))
+            graph, compute_least_times(problem), np.zeros(len(graph.successor))
         )
-        crossing, service = least_seconds(problem.cluster, copies.size)
-        heads_and_tails = by_rank(copies, head), by_rank(copies, tails(problem))
+        crossing, service = compute_least_seconds(problem.cluster, copies.size)
+        heads_and_tails = (
+            sort_by_rank(copies, head),
+            sort_by_rank(copies, tails(problem)),
+        )
         return cls(
             copies, list_machines(problem, copies), crossing, service, *heads_and_tails
         )
@@ -309,7 +331,13 @@ class Relaxation:
     @cached_property
     def tail(self) -> FloatArray:
         """Return the least times after the finish of copies, by rank from last, in seconds. [n]"""
-        args = self.copies, self.work, self.least_tail, turned(self._inside), self.apart
+        args = (
+            self.copies,
+            self.work,
+            self.least_tail,
+            transpose_relation(self._inside),
+            self.apart,
+        )
         return starts(*args, reverse=True)
 
     @cached_property
@@ -337,13 +365,13 @@ class Relaxation:
         part = self.machines.part[group]
         head = self.head
         tail = self.tail_of_job
-        jobs = *by_unit(part, head), group
+        jobs = *sort_jobs_by_unit(part, head), group
         weight, work = work_weights(self.part_columns, self.machines.counts, UPDATES)
         share = (self.columns * weight).min(axis=1)[group]
         return {
             "critical_path": self.critical_path,
             "work": float(work),
             "windows": windows(head, tail, share),
-            "units": float(on_one_machine(*jobs, self.columns, head, tail).max()),
+            "units": float(bound_units(*jobs, self.columns, head, tail).max()),
             "fill": fill(part, group, self.columns, weight, head, tail),
         }

@@ -293,7 +293,7 @@ def _far(
     if inputs.part[y] == inputs.part[x]:
         return np.inf
     if z == x:
-        return _in_turn(inputs, seen.value, y, edge, rank)
+        return _compute_in_turn(inputs, seen.value, y, edge, rank)
     together = inputs.work[z] + seen.far[z]
     if inputs.part[y] == inputs.part[z]:
         return together
@@ -301,7 +301,9 @@ def _far(
 
 
 @inner(_nrt=False)
-def _in_turn(inputs: Inputs, value: FloatArray, y: int, edge: int, rank: int) -> float:
+def _compute_in_turn(
+    inputs: Inputs, value: FloatArray, y: int, edge: int, rank: int
+) -> float:
     """Return the seconds of the transfer of rank ``rank`` of ``y``, after those before it on the
     link.
     """

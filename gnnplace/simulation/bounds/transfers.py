@@ -46,7 +46,7 @@ def with_transfers(relaxation: Relaxation, least: float) -> float:
     for _ in range(_rounds(len(relaxation.work))):
         if limit <= low * CLOSE:
             break
-        shaved_bound = shaved(relaxation, limit)
+        shaved_bound = shave_bound(relaxation, limit)
         # Nothing fits at all, which a bound does not report.
         if shaved_bound == np.inf:
             break
@@ -64,7 +64,7 @@ def _rounds(groups: int) -> int:
     return ONE_ROUND
 
 
-def shaved(relaxation: Relaxation, limit: float) -> float:
+def shave_bound(relaxation: Relaxation, limit: float) -> float:
     """Return a bound in seconds from joining what cannot have a transfer within ``limit`` seconds.
 
     If the step takes less than all of the paths that are joined for, they are joined rightly and it

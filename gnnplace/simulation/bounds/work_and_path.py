@@ -52,10 +52,10 @@ def work_and_path(relaxation: Relaxation) -> float:
     counts = relaxation.machines.counts
     if len(counts) < 2:
         return 0.0
-    return priced(relaxation.part_columns, on_path(relaxation), counts)
+    return price_iterates(relaxation.part_columns, sum_path_seconds(relaxation), counts)
 
 
-def on_path(relaxation: Relaxation) -> FloatArray:
+def sum_path_seconds(relaxation: Relaxation) -> FloatArray:
     """Return the seconds that each part adds to the longest path, by columns; 0 where not allowed.
     [P, K]
     """
@@ -110,7 +110,7 @@ def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[
     return path[1:]
 
 
-def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
+def price_iterates(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
     """Return the best bound in seconds of all iterates.
 
     Args:

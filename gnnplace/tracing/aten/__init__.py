@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.aten.deviations import give as give
     from gnnplace.tracing.aten.deviations import notices as notices
     from gnnplace.tracing.aten.export import check_cut as check_cut
-    from gnnplace.tracing.aten.export import quiet as quiet
+    from gnnplace.tracing.aten.export import silence_warnings as silence_warnings
     from gnnplace.tracing.aten.export import trace as trace
 
 __getattr__, __dir__ = lazy_names(__name__)

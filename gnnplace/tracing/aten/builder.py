@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from gnnplace.errors import CaptureError
-from gnnplace.tracing.aten.recompute import ordered
+from gnnplace.tracing.aten.recompute import order_recomputed
 from gnnplace.tracing.aten.traced import Slot, Traced
 from gnnplace.tracing.aten.translate import Translator
 from gnnplace.tracing.program import (
@@ -144,14 +144,14 @@ class Builder:
         """Note what an output of the graph is: a gradient, a new buffer or a result."""
         if slot.kind == "gradient":
             if slot.name:
-                parameter = self._value_of(slot.name)
+                parameter = self._get_value(slot.name)
                 self._gradients.setdefault(parameter, []).append(value)
         elif slot.kind == "buffer":
-            self._add_copy(self._value_of(slot.name), value)
+            self._add_copy(self._get_value(slot.name), value)
         else:
             self._outputs.append(value)
 
-    def _value_of(self, qualified: str) -> str:
+    def _get_value(self, qualified: str) -> str:
         """Return the value of a parameter or buffer by its qualified name in the step."""
         return self._owner[id(self._traced.tensors[qualified])]
 
@@ -222,7 +222,7 @@ class Builder:
         gradients = {self._inputs[p].source: g[0] for p, g in self._gradients.items()}
         # What leads neither to the loss or an output nor to a gradient is dead.
         needed = {*(losses or self._outputs), *gradients.values()}
-        ops = ordered(live(self._ops, needed), self._translator.regions)
+        ops = order_recomputed(live(self._ops, needed), self._translator.regions)
         ops = with_order(sorted(ops, key=lambda op: PHASES.index(op.phase)))
         read = {r for op in ops for r in op.reads} | needed
         inputs = {

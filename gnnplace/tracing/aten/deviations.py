@@ -120,18 +120,18 @@ def check_layouts(step: StepModule) -> None:
     """
     tensors: list[tuple[str, object]] = [
         *(
-            (f"parameter {_shown(name)!r}", tensor)
+            (f"parameter {_format_name(name)!r}", tensor)
             for name, tensor in step.named_parameters()
         ),
         *(
-            (f"buffer {_shown(name)!r}", tensor)
+            (f"buffer {_format_name(name)!r}", tensor)
             for name, tensor in step.named_buffers()
         ),
         *((f"input {i}", tensor) for i, tensor in enumerate(step.inputs())),
     ]
     for path, module in step.named_modules():
         tensors += [
-            (f"attribute {_shown(f'{path}.{name}')!r}", x)
+            (f"attribute {_format_name(f'{path}.{name}')!r}", x)
             for name, x in vars(module).items()
         ]
     for label, tensor in tensors:
@@ -157,16 +157,16 @@ def check_model(step: nn.Module) -> None:
     for name, parameter in step.named_parameters():
         if parameter._post_accumulate_grad_hooks:
             raise CaptureError(
-                f"parameter {_shown(name)!r} has a post-accumulate hook, which acts on .grad; a "
-                "captured step has none: use parameter.register_hook, or the optimizer"
+                f"parameter {_format_name(name)!r} has a post-accumulate hook, which acts "
+                "on .grad; a captured step has none: use parameter.register_hook, or the optimizer"
             )
     for name, module in step.named_modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
         wrappers = kinds.intersection(WRAPPERS)
         if wrappers:
             raise CaptureError(
-                f"module {_shown(name) or 'model'!r} is wrapped in {min(wrappers)}, whose exchange "
-                "of gradients cannot be captured; give the module inside"
+                f"module {_format_name(name) or 'model'!r} is wrapped in {min(wrappers)}, whose "
+                "exchange of gradients cannot be captured; give the module inside"
             )
 
 
@@ -191,8 +191,9 @@ def check_memory(traced: Traced) -> None:
                     tensor, view
                 ):
                     raise CaptureError(
-                        f"{_shown(name)!r} and {_shown(other_name)!r} share memory, and the step "
-                        "changes it under one name; let both be one tensor, or copy it"
+                        f"{_format_name(name)!r} and {_format_name(other_name)!r} share "
+                        "memory, and the step changes it under one name; let both be one "
+                        "tensor, or copy it"
                     )
 
 
@@ -228,6 +229,6 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + (reach + 1) * tensor.element_size() * min(tensor.numel(), 1)
 
 
-def _shown(name: str) -> str:
+def _format_name(name: str) -> str:
     """Return a name as the model has it."""
     return name.removeprefix("model").lstrip(".")

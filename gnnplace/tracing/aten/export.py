@@ -59,14 +59,14 @@ from gnnplace.tracing.guards import (
     lasting,
     loss_lines,
     other_autocasts,
-    unchanged,
-    watched,
+    restore_attributes,
+    watch_step,
 )
 from gnnplace.tracing.step import StepModule
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_warnings() -> Iterator[None]:
     """Keep torch from writing pages about an error that is about to be said in one line.
 
     It logs them and prints a part of the graph to standard error.
@@ -112,9 +112,9 @@ def trace(
         warnings.simplefilter("ignore")
         try:
             with (
-                quiet(),
+                silence_warnings(),
                 as_eager() as unchecked,
-                unchanged(step),
+                restore_attributes(step),
                 loss_lines(step.loss),
                 recurrent_layers(training=backward),
                 other_autocasts() as notes,
@@ -142,7 +142,7 @@ def check_cut(step: StepModule, cutter: Cutter) -> None:
         warnings.simplefilter("ignore")
         try:
             with (
-                quiet(),
+                silence_warnings(),
                 as_eager(),
                 as_one_call(step),
                 loss_lines(step.loss),
@@ -173,7 +173,7 @@ def _trace(
     check_model(step)
     mode = _fake_mode(step, inputs)
     traceable = TraceableStep(step)
-    with watched():
+    with watch_step():
         traced = _joint(traceable, inputs, mode)
         _check_replaced(traced, traceable)
         if traceable.attributes.changed:
@@ -210,7 +210,7 @@ def _cut(
 
 def _export(step: StepModule) -> torch.export.ExportedProgram:
     """Export the forward pass of a step; the step is as before."""
-    with unchanged(step), _fakes_as_buffers(step):
+    with restore_attributes(step), _fakes_as_buffers(step):
         return torch.export.export(step, step.inputs(), strict=False)
 
 

@@ -65,7 +65,9 @@ def checkpoints() -> Iterator[list[Region]]:
         patch_private(
             checkpoint,
             REGION,
-            _marked(read_private(checkpoint, REGION, "torch"), counts, second_runs),
+            _mark_region(
+                read_private(checkpoint, REGION, "torch"), counts, second_runs
+            ),
             "torch",
         ),
         patch_private(checkpoint, "CheckpointFunction", _Reentrant, "torch"),
@@ -114,7 +116,7 @@ class _Always(torch.autograd.Function):
         return grad
 
 
-def _marked(
+def _mark_region(
     original: Callable[..., Iterator[None]],
     counts: dict[Region, int],
     second_runs: list[Region],
@@ -180,7 +182,9 @@ class Draws:
         return names[position]
 
 
-def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[ProgramOp]:
+def order_recomputed(
+    ops: Iterable[ProgramOp], regions: Mapping[str, Region]
+) -> list[ProgramOp]:
     """Return the ops; those that begin a second run come after the gradient that asked for it.
 
     Args:

@@ -125,12 +125,12 @@ def copies(graph: fx.Graph, slots: Mapping[str, Slot]) -> dict[Slot, fx.Node]:
         op="call_function", target=torch.ops.aten.copy_.default
     ):
         target, value = node.args[:2]
-        written[_changed(slots[target.name])] = value
+        written[_find_changed_output(slots[target.name])] = value
         graph.erase_node(node)
     return written
 
 
-def _changed(slot: Slot) -> Slot:
+def _find_changed_output(slot: Slot) -> Slot:
     """Return the output for an input that is changed in place.
 
     Raises:
@@ -172,7 +172,7 @@ def _output_slot(
     if isinstance(desc, descriptors.GradAOTOutput):
         return Slot("gradient", getattr(desc.grad_of, "target", ""))
     if isinstance(desc, descriptors.InputMutationAOTOutput):
-        return _changed(input_slot(desc.mutated_input, buffers))
+        return _find_changed_output(input_slot(desc.mutated_input, buffers))
     if isinstance(desc, descriptors.PlainAOTOutput) and desc.idx > 0:
         return Slot("buffer", rebound[desc.idx - 1])
     return Slot("loss", "")

@@ -12,7 +12,12 @@ from torch import fx
 from gnnplace.errors import CaptureError
 from gnnplace.torch_names import OpOverload, pytree
 from gnnplace.tracing.aten.recompute import Draws, Region, find_region
-from gnnplace.tracing.guards import OWN_GENERATOR, is_static, node_place, on_numbers
+from gnnplace.tracing.guards import (
+    OWN_GENERATOR,
+    describe_number_dependence,
+    is_static,
+    node_place,
+)
 from gnnplace.tracing.program import (
     BACKWARD,
     FORWARD,
@@ -105,7 +110,7 @@ class Translator:
             phase=BACKWARD if is_backward else FORWARD,
             module=find_module_path(node),
             view=is_view(target),
-            beside=not find_module_stack(node),
+            is_outside_modules=not find_module_stack(node),
         )
 
     def _argument(self, value: object, reader: fx.Node) -> object:
@@ -138,7 +143,7 @@ class Translator:
         value = node.meta.get("val")
         for leaf in pytree.tree_leaves(value):
             if isinstance(leaf, torch.Tensor) and set(map(type, leaf.shape)) - {int}:
-                reason = on_numbers(str(node.target), node_place(node))
+                reason = describe_number_dependence(str(node.target), node_place(node))
                 raise CaptureError(f"capture failed{node_place(node)}: {reason}")
         if isinstance(value, torch.Tensor):
             self._names[node.name] = node.name
@@ -172,7 +177,7 @@ def _branch(node: fx.Node) -> str:
 def _no_tensor(node: fx.Node) -> str:
     """Return the error of an argument that is no tensor: a number that was read, or an object."""
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
-        return on_numbers(str(node.target), node_place(node))
+        return describe_number_dependence(str(node.target), node_place(node))
     # Arguments beside tensors and numbers.
     if node.op in ("placeholder", "get_attr"):
         return OWN_GENERATOR

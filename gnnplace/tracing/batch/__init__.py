@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.batch.cutter import UNSAID as UNSAID
     from gnnplace.tracing.batch.cutter import Cutter as Cutter
     from gnnplace.tracing.batch.cutter import UncutBatch as UncutBatch
-    from gnnplace.tracing.batch.cutter import finished as finished
+    from gnnplace.tracing.batch.cutter import finish_share as finish_share
     from gnnplace.tracing.batch.state import UNRULED as UNRULED
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -42,29 +42,29 @@ from gnnplace.tracing.batch.state import (
     States,
     UndecidedError,
     flat_nodes,
+    get_node_shape,
     is_one,
     only_state,
     op_name,
     same,
-    shape_of,
 )
 from gnnplace.tracing.batch.twins import (
-    alike,
+    are_identical,
     attribute,
     depends_on_size,
     draws,
     get_called_graph,
+    get_unsplit_shape,
     input_state,
     is_fake,
     is_graph,
     is_plain,
     list_changed_attributes,
-    merged,
+    merge_state,
     replace_operand,
     state_by_shape,
     trains_norm,
     unknown,
-    whole_shape,
 )
 from gnnplace.tracing.guards import is_static
 
@@ -190,7 +190,8 @@ class _Follower:
         nodes = list(self.share.graph.nodes)
         twins = list(self.whole.graph.nodes)
         culprit = next(
-            (a for a, b in zip(nodes, twins, strict=False) if not alike(a, b)), None
+            (a for a, b in zip(nodes, twins, strict=False) if not are_identical(a, b)),
+            None,
         )
         if culprit is None and len(nodes) == len(twins):
             return None
@@ -308,10 +309,10 @@ class _Follower:
         for _ in range(TRIES):
             op = Op(node, twin, self.states, self.count)
             try:
-                return self._checked(op, self._by_rule(op))
+                return self._checked(op, self._follow_by_rule(op))
             except ChangeError as change:
                 if self.mode.equal and change.factor is None:
-                    return self._not_given(node, change.operand)
+                    return self._get_ungiven_state(node, change.operand)
                 if self.outer is not None:
                     return State(
                         UNKNOWN, from_batch=op.from_batch, culprit=node, why=NO_REPAIR
@@ -327,7 +328,7 @@ class _Follower:
                 return self._assume_states(op, str(error))
         return State(UNKNOWN, culprit=node, why="its operands cannot be repaired")
 
-    def _not_given(self, node: fx.Node, operand: fx.Node) -> State:
+    def _get_ungiven_state(self, node: fx.Node, operand: fx.Node) -> State:
         """Return the state of an op that needs a number of the batch and is not given it."""
         maker = op_name(operand.target)
         why = (
@@ -350,7 +351,7 @@ class _Follower:
             return states
         return states[0]
 
-    def _by_rule(self, op: Op) -> States:
+    def _follow_by_rule(self, op: Op) -> States:
         """Return the state that a rule gives.
 
         Raises:
@@ -363,7 +364,9 @@ class _Follower:
             if state.is_failure:
                 if op.name in SHAPED:
                     return table.fresh(op)
-                if state.from_batch and shape_of(node) == shape_of(op.find_twin(node)):
+                if state.from_batch and get_node_shape(node) == get_node_shape(
+                    op.find_twin(node)
+                ):
                     raise ChangeError(node, None)
                 return State(
                     state.kind,
@@ -373,7 +376,7 @@ class _Follower:
                 )
         if is_plain(op):
             return table.each(op, same(op.from_batch))
-        if self.mode.equal and (counted := self._counted(op)) is not None:
+        if self.mode.equal and (counted := self._follow_count(op)) is not None:
             return counted
         if depends_on_size(op):
             raise MixesError("a number in it depends on the size of the batch")
@@ -384,7 +387,7 @@ class _Follower:
             raise UndecidedError(UNRULED)
         return rule(op)
 
-    def _counted(self, op: Op) -> State | None:
+    def _follow_count(self, op: Op) -> State | None:
         """Return the state of a bounded count, or of what a count divides; None of other ops."""
         bounds = [op.args.get(name) for name in ("min", "max")]
         passes_counts = all(
@@ -404,7 +407,7 @@ class _Follower:
             **self.states,
             divisor: same(from_batch=True).scaled(op.state(divisor).scale * self.count),
         }
-        return rules.divided(Op(op.node, op.twin, states, self.count))
+        return rules.follow_quotient(Op(op.node, op.twin, states, self.count))
 
     def _is_count(self, node: fx.Node) -> bool:
         """Return whether a number is a sum over the examples that inputs alone make."""
@@ -414,7 +417,7 @@ class _Follower:
             not isinstance(state, State)
             or state.kind != SUM
             or not state.from_batch
-            or shape_of(node)
+            or get_node_shape(node)
         ):
             return False
         while (name := op_name(maker.target)) in (*rules.UNARY, *BOUNDED):
@@ -441,7 +444,7 @@ class _Follower:
         for result_state, (share, full) in zip(states, op.shapes, strict=False):
             if (
                 not result_state.is_failure
-                and whole_shape(result_state, share, self.count) != full
+                and get_unsplit_shape(result_state, share, self.count) != full
             ):
                 raise UndecidedError(
                     f"its rule does not fit its shape ({result_state.kind})"
@@ -465,7 +468,7 @@ class _Follower:
             return
         self.states[first] = state
         while (first := self.base.get(first)) is not None:  # type: ignore[assignment]
-            self.states[first] = merged(self.states[first], state, node)
+            self.states[first] = merge_state(self.states[first], state, node)
 
     def _change(
         self,
@@ -479,7 +482,7 @@ class _Follower:
             new = self._multiply(node, operand, factor)
         else:
             assert twin is not None
-            new = self._given(node, operand, twin)
+            new = self._make_given(node, operand, twin)
         replace_operand(node, operand, new)
 
     def _multiply(self, node: fx.Node, operand: fx.Node, factor: float) -> fx.Node:
@@ -496,7 +499,7 @@ class _Follower:
         self.result.scaled.append((operand, factor))
         return new
 
-    def _given(self, node: fx.Node, operand: fx.Node, twin: fx.Node) -> fx.Node:
+    def _make_given(self, node: fx.Node, operand: fx.Node, twin: fx.Node) -> fx.Node:
         """Return the whole batch's value of an operand, as a buffer of the share's graph."""
         name = next(
             (

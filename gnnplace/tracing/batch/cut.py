@@ -19,7 +19,7 @@ from torch import fx
 
 from gnnplace.errors import InputError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.batch.state import Op, shape_of
+from gnnplace.tracing.batch.state import Op, get_node_shape
 
 ATEN = torch.ops.aten
 COUNTED = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
@@ -154,6 +154,6 @@ def _write_out(graph: fx.Graph, node: fx.Node) -> None:
 
 def _flat(graph: fx.Graph, before: fx.Node, node: fx.Node) -> fx.Node:
     """Return a node's tensor with one axis."""
-    if len(shape_of(node)) == 1:
+    if len(get_node_shape(node)) == 1:
         return node
     return insert(graph, before, ATEN.reshape.default, node, [-1])

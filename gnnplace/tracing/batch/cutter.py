@@ -265,7 +265,7 @@ def _module(exported: torch.export.ExportedProgram) -> fx.GraphModule:
     return module
 
 
-def finished(program: Program, batch: CutBatch) -> Program:
+def finish_share(program: Program, batch: CutBatch) -> Program:
     """Return the program of a share that knows its batch: example inputs, and what it is given."""
     names = [f"constant.{name}" for name in batch.given]
     inputs = {

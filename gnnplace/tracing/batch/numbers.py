@@ -21,13 +21,13 @@ from gnnplace.torch_names import BatchNormBase, DropoutBase, pytree
 from gnnplace.tracing.batch.cut import COUNTED
 from gnnplace.tracing.batch.state import Op, op_name
 from gnnplace.tracing.batch.twins import draws
-from gnnplace.tracing.guards import unchanged
+from gnnplace.tracing.guards import restore_attributes
 from gnnplace.tracing.program import CutBatch
 from gnnplace.tracing.rounding import (
     NEGLIGIBLE,
     SCALES,
     VANISHED,
-    coarsest,
+    find_coarsest_tolerance,
     find_largest,
     relative_error,
 )
@@ -76,7 +76,9 @@ def differences(
     for example in (*examples, tuple(inputs)):
         try:
             expected = _step(frozen_whole, example)
-            difference = _compared(frozen_whole, expected, frozen_share, example, batch)
+            difference = _compare_shares(
+                frozen_whole, expected, frozen_share, example, batch
+            )
         except (IndexError, RuntimeError):  # numbers that the model cannot take
             continue
         break
@@ -105,15 +107,15 @@ def step_differences(
     buffers = {buffer: buffer.clone() for buffer in step.buffers()}
     if _bytes(graph) > ROOM * psutil.virtual_memory().available:
         return None
-    with torch.random.fork_rng(), unchanged(step):
+    with torch.random.fork_rng(), restore_attributes(step):
         random_state = torch.get_rng_state()
         for module in switched:
             module.training = False
         try:
             expected = _step(step, step.inputs())
-            difference = _compared(step, expected, step, step.inputs(), batch)
+            difference = _compare_shares(step, expected, step, step.inputs(), batch)
             if difference == "":
-                difference = _grown(step, expected)
+                difference = _find_gradient_not_growing(step, expected)
         except RuntimeError:  # such as numbers that the model cannot take
             return None
         finally:
@@ -126,12 +128,14 @@ def step_differences(
         return None
 
 
-def _grown(step: StepModule, expected: Mapping[str, torch.Tensor]) -> str:
+def _find_gradient_not_growing(
+    step: StepModule, expected: Mapping[str, torch.Tensor]
+) -> str:
     """Return which gradient does not grow as the loss does; empty if all do."""
     floor = NEGLIGIBLE * find_largest(
         gradient for name, gradient in expected.items() if name
     )
-    allowed = coarsest(_types(step))
+    allowed = find_coarsest_tolerance(_types(step))
     for scale in SCALES:
         for name, gradient in _step(step, step.inputs(), scale).items():
             if relative_error(gradient / scale, expected[name], floor) > allowed:
@@ -140,7 +144,7 @@ def _grown(step: StepModule, expected: Mapping[str, torch.Tensor]) -> str:
     return ""
 
 
-def _compared(
+def _compare_shares(
     whole: nn.Module,
     expected: Mapping[str, torch.Tensor],
     share: nn.Module,
@@ -156,7 +160,7 @@ def _compared(
             total[name] = total[name] + tensor if name in total else tensor
     gradients = dict(expected)
     loss = gradients.pop("")
-    allowed = coarsest(_types(whole))
+    allowed = find_coarsest_tolerance(_types(whole))
     mean_loss = total[""] / batch.count
     error = relative_error(mean_loss, loss)
     if not error <= allowed:  # nor a number

@@ -21,12 +21,12 @@ from gnnplace.tracing.batch.state import (
     State,
     States,
     UndecidedError,
+    get_node_shape,
     is_one,
     only_state,
     same,
-    shape_of,
 )
-from gnnplace.tracing.batch.table import aligned, each
+from gnnplace.tracing.batch.table import each, follow_broadcast
 
 Rule = Callable[[Op], States]
 NONE, MEAN, TOTAL = 0, 1, 2
@@ -150,7 +150,7 @@ def elementwise(op: Op) -> States:
     Raises:
         MixesError, ChangeError: see `Op.plain`.
     """
-    return aligned(op, {n: op.plain(n) for n in op.operands})
+    return follow_broadcast(op, {n: op.plain(n) for n in op.operands})
 
 
 def unary(op: Op) -> State:
@@ -158,7 +158,7 @@ def unary(op: Op) -> State:
     return op.state(op.operands[0])
 
 
-def added(op: Op) -> State:
+def follow_sum(op: Op) -> State:
     """Follow the batch through `a + alpha b` or `a - alpha b`.
 
     All shares' means add up, and so do equal scales.
@@ -176,7 +176,7 @@ def added(op: Op) -> State:
         return only_state(elementwise(op))
     # An operand that is not split must be plain.
     operands = {n: s if s.kind == SPLIT else op.plain(n) for n, s in states}
-    return only_state(aligned(op, operands, scales.pop() if scales else 1.0))
+    return only_state(follow_broadcast(op, operands, scales.pop() if scales else 1.0))
 
 
 def _add_sums(op: Op, states: list[tuple[fx.Node, State]], number: bool) -> State:
@@ -209,7 +209,7 @@ def _give_any(op: Op, states: Iterable[tuple[fx.Node, State]], why: str) -> None
     raise MixesError(why)
 
 
-def multiplied(op: Op) -> State:
+def follow_product(op: Op) -> State:
     """Follow the batch through `a * b`.
 
     Linear in one operand if the other is the same in all shares.
@@ -237,13 +237,13 @@ def multiplied(op: Op) -> State:
 
 def _times(op: Op, states: Mapping[fx.Node, State], scale: float) -> State:
     """Return the state of operands that are multiplied, with the scale of the product."""
-    state = only_state(aligned(op, states, scale))
+    state = only_state(follow_broadcast(op, states, scale))
     if state.kind == SAME and not is_one(scale):
         return State(SUM, scale=scale / op.count, from_batch=op.from_batch)
     return state
 
 
-def divided(op: Op) -> State:
+def follow_quotient(op: Op) -> State:
     """Follow the batch through `a / b`.
 
     Linear in a; b must be the same in all shares, or belong to the example.
@@ -293,7 +293,7 @@ def _ratio(op: Op, name: str) -> float:
     return float(full) / float(share)
 
 
-def reduced(op: Op) -> States:
+def follow_reduction(op: Op) -> States:
     """Follow the batch through a reduction over some axes or over all.
 
     Raises:
@@ -301,7 +301,7 @@ def reduced(op: Op) -> States:
     """
     node = op.operands[0]
     state = op.state(node)
-    rank = len(shape_of(node))
+    rank = len(get_node_shape(node))
     if op.name in ("max", "min") and len(op.operands) == 2:
         return elementwise(op)
     dims = axes(op.get("dim", "dims"), rank)
@@ -346,11 +346,13 @@ def loss(op: Op) -> State:
     """
     states = [(n, op.plain(n)) for n in op.operands]
     if op.get("reduction", default=MEAN) == NONE:
-        return only_state(aligned(op, dict(states)))
+        return only_state(follow_broadcast(op, dict(states)))
     if all(state.kind == SAME for _, state in states):
         return same(op.from_batch)
     front = {(s.dim, s.outer) for _, s in states if s.kind == SPLIT}
-    back = {(s.dim - len(shape_of(n)), s.outer) for n, s in states if s.kind == SPLIT}
+    back = {
+        (s.dim - len(get_node_shape(n)), s.outer) for n, s in states if s.kind == SPLIT
+    }
     if len(front) > 1 and len(back) > 1:  # neither row by row nor with broadcasting
         raise MixesError("it pairs examples of the batch")
     total = op.args["reduction"] == TOTAL
@@ -375,12 +377,14 @@ def cross_entropy(op: Op) -> States:
         and op.plain(op.args["weight"]).kind != SAME
     ):
         raise MixesError("its class weights depend on the batch")
-    classes = 1 if len(shape_of(x)) > 1 else 0
+    classes = 1 if len(get_node_shape(x)) > 1 else 0
     if any(s.kind == SPLIT and n is x and s.dim == classes for n, s in states):
         raise MixesError("the batch is its axis of classes, as in a contrastive loss")
     if all(state.kind == SAME for _, state in states):
         return each(op, same(op.from_batch))
-    shares = shape_of(x) == shape_of(target)  # of classes, instead of a class
+    shares = get_node_shape(x) == get_node_shape(
+        target
+    )  # of classes, instead of a class
     places = {
         (s.dim - (not shares and n is x and s.dim > classes), s.outer)
         for n, s in states
@@ -427,10 +431,10 @@ ENTROPIES = (
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTS, elementwise),
     **dict.fromkeys(UNARY, unary),
-    **dict.fromkeys(("add", "sub", "rsub", "subtract"), added),
-    **dict.fromkeys(("mul", "multiply"), multiplied),
-    **dict.fromkeys(DIVISIONS, divided),
-    **dict.fromkeys(REDUCTIONS, reduced),
+    **dict.fromkeys(("add", "sub", "rsub", "subtract"), follow_sum),
+    **dict.fromkeys(("mul", "multiply"), follow_product),
+    **dict.fromkeys(DIVISIONS, follow_quotient),
+    **dict.fromkeys(REDUCTIONS, follow_reduction),
     **dict.fromkeys(LOSSES, loss),
     **dict.fromkeys(ENTROPIES, cross_entropy),
 }

@@ -19,14 +19,14 @@ from gnnplace.tracing.batch.state import (
     State,
     States,
     UndecidedError,
+    get_node_shape,
     is_one,
     same,
-    shape_of,
 )
-from gnnplace.tracing.batch.table import aligned, carried, fresh
+from gnnplace.tracing.batch.table import follow_broadcast, follow_move, fresh
 
 
-def reshaped(op: Op) -> State:
+def follow_reshape(op: Op) -> State:
     """Follow the batch through `view` and its kin.
 
     The batch stays where its elements are in memory order. With P elements before the batch,
@@ -41,7 +41,7 @@ def reshaped(op: Op) -> State:
     if state.kind == SAME:
         return fresh(op)
     share, full = op.shapes[0]
-    shape_before = shape_of(op.operands[0])
+    shape_before = get_node_shape(op.operands[0])
     dims = [d for d, (a, b) in enumerate(zip(share, full, strict=False)) if a != b]
     if len(share) != len(full) or len(dims) != 1:
         raise MixesError("it cuts the batch elsewhere than between examples")
@@ -54,7 +54,7 @@ def reshaped(op: Op) -> State:
     return state.at(dims[0], outer)
 
 
-def expanded(op: Op) -> States:
+def follow_expand(op: Op) -> States:
     """Follow the batch through `expand`, `repeat`, ….
 
     What is the same in all shares may be repeated by example.
@@ -64,14 +64,14 @@ def expanded(op: Op) -> States:
         return fresh(op)
     if state.kind == SPLIT and "repeat" in op.name:
         return _repeat_batch(op, state)
-    return carried(op)
+    return follow_move(op)
 
 
 def _repeat_batch(op: Op, state: State) -> State:
     """Return the state of copies of the batch: parts of one axis, as of a concatenation."""
     (share, full), new = (
         op.shapes[0],
-        len(op.shapes[0][0]) - len(shape_of(op.operands[0])),
+        len(op.shapes[0][0]) - len(get_node_shape(op.operands[0])),
     )
     dim = state.dim + new
     repeats = op.args["repeats"]
@@ -91,12 +91,12 @@ def broadcast(op: Op) -> tuple[State, ...]:
         MixesError: the batch is on different axes: pairs of examples.
     """
     nodes = list(op.args["tensors"])
-    aligned(op, {n: op.plain(n) for n in nodes})
+    follow_broadcast(op, {n: op.plain(n) for n in nodes})
     states = []
     for node, (share, full) in zip(nodes, op.shapes, strict=True):
         state = op.state(node)
         if state.kind == SPLIT:
-            states.append(state.at(state.dim + len(share) - len(shape_of(node))))
+            states.append(state.at(state.dim + len(share) - len(get_node_shape(node))))
         else:
             dims = [
                 d for d, (a, b) in enumerate(zip(share, full, strict=True)) if a != b
@@ -107,7 +107,7 @@ def broadcast(op: Op) -> tuple[State, ...]:
     return tuple(states)
 
 
-def joined(op: Op) -> State:
+def follow_join(op: Op) -> State:
     """Follow the batch through `cat` and `stack`.
 
     Equal parts of one batch put after each other along the batch axis are `outer` parts of it.
@@ -116,13 +116,13 @@ def joined(op: Op) -> State:
     Raises:
         UndecidedError: examples beside something else along one axis.
     """
-    nodes = [n for n in op.get("tensors") if shape_of(n) != (0,)] or list(
+    nodes = [n for n in op.get("tensors") if get_node_shape(n) != (0,)] or list(
         op.get("tensors")
     )
     if any(op.state(n).kind == SUM for n in nodes):
         return _join_sums(op, nodes)
     states = [op.plain(n) for n in nodes]
-    rank = len(shape_of(nodes[0]))
+    rank = len(get_node_shape(nodes[0]))
     stack = op.name == "stack"
     dim = op.get("dim", default=0) % (rank + stack)
     split = [s for s in states if s.kind == SPLIT]
@@ -136,7 +136,7 @@ def joined(op: Op) -> State:
         if len(split) < len(states) and not stack and place >= rank:
             raise UndecidedError("it joins examples with something else")
         return op.split(place + (stack and dim <= place), outer)
-    if len(split) < len(states) or len({shape_of(n) for n in nodes}) > 1:
+    if len(split) < len(states) or len({get_node_shape(n) for n in nodes}) > 1:
         raise UndecidedError("it joins examples with something else along the batch")
     return op.split(place, outer * len(nodes))
 
@@ -156,7 +156,7 @@ def _join_sums(op: Op, nodes: list[fx.Node]) -> State:
     return State(SUM, scale=1.0 / op.count, from_batch=op.from_batch)
 
 
-def indexed(op: Op) -> State:
+def follow_index(op: Op) -> State:
     """Follow the batch through `x[i, j, ...]` with tensors.
 
     A table by the batch, or each example by its position.
@@ -168,10 +168,12 @@ def indexed(op: Op) -> State:
     indices = list(op.args["indices"])
     state = op.plain(node)
     indexed_axes = [d for d, index in enumerate(indices) if index is not None]
-    rank = max(len(shape_of(indices[d])) for d in indexed_axes)
+    rank = max(len(get_node_shape(indices[d])) for d in indexed_axes)
     if indexed_axes != list(range(indexed_axes[0], indexed_axes[-1] + 1)):
         raise UndecidedError("it indexes axes that are apart")
-    places = {_placed(op, indices[d], rank, d, state) for d in indexed_axes} - {None}
+    places = {
+        _place_batch_axis(op, indices[d], rank, d, state) for d in indexed_axes
+    } - {None}
     if not places:
         return _follow_index(op, state, indexed_axes, rank)
     if len(places) > 1:
@@ -180,7 +182,7 @@ def indexed(op: Op) -> State:
     return op.split(indexed_axes[0] + place, outer)
 
 
-def _placed(
+def _place_batch_axis(
     op: Op, index: fx.Node, rank: int, dim: int, state: State
 ) -> tuple[int, int] | None:
     """Return the batch axis of an index after broadcasting, and what comes before it there."""
@@ -200,7 +202,7 @@ def _placed(
         and not _reads_position(op, state)
     ):
         raise MixesError("it pairs examples of the batch")
-    return index_state.dim + rank - len(shape_of(index)), index_state.outer
+    return index_state.dim + rank - len(get_node_shape(index)), index_state.outer
 
 
 def _reads_position(op: Op, state: State) -> bool:
@@ -221,7 +223,7 @@ def _follow_index(op: Op, state: State, indexed_axes: list[int], rank: int) -> S
     return state.at(state.dim if is_before else state.dim - len(indexed_axes) + rank)
 
 
-def filled(op: Op) -> State:
+def follow_factory(op: Op) -> State:
     """Follow the batch through a factory.
 
     The same numbers in all shares, in a shape that may have the batch.
@@ -256,14 +258,15 @@ RULES: dict[str, Rule] = {
             "view_as",
             "reshape_as",
         ),
-        reshaped,
+        follow_reshape,
     ),
     **dict.fromkeys(
-        ("expand", "expand_as", "repeat", "repeat_interleave", "broadcast_to"), expanded
+        ("expand", "expand_as", "repeat", "repeat_interleave", "broadcast_to"),
+        follow_expand,
     ),
     "broadcast_tensors": broadcast,
-    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
-    "index": indexed,
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), follow_join),
+    "index": follow_index,
     **dict.fromkeys(
         (
             "zeros",
@@ -280,7 +283,7 @@ RULES: dict[str, Rule] = {
             "randint",
             "tensor",
         ),
-        filled,
+        follow_factory,
     ),
     "arange": positions,
 }

@@ -205,7 +205,7 @@ class Op:
             ChangeError: it follows from the batch alone and has no batch axis.
             MixesError: it cannot be given.
         """
-        if self.state(value).from_batch and shape_of(value) == shape_of(
+        if self.state(value).from_batch and get_node_shape(value) == get_node_shape(
             self.find_twin(value)
         ):
             raise ChangeError(value, None)
@@ -234,7 +234,7 @@ def op_name(target: object) -> str:
     return name.rstrip("_")
 
 
-def shape_of(node: fx.Node) -> tuple[int, ...]:
+def get_node_shape(node: fx.Node) -> tuple[int, ...]:
     """Return the shape of a node's tensor; empty if it has none."""
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):

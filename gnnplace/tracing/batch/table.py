@@ -31,10 +31,10 @@ from gnnplace.tracing.batch.state import (
     States,
     UndecidedError,
     flat_nodes,
+    get_node_shape,
     is_one,
     only_state,
     same,
-    shape_of,
 )
 from gnnplace.tracing.calls import CallRef, LayerCall
 from gnnplace.tracing.guards import is_static
@@ -45,26 +45,26 @@ from gnnplace.tracing.rules import (
     Case,
     Rule,
     base_label,
-    by_examples,
+    count_groups,
     elementwise_rule,
     find_rule,
-    groups_of,
-    labels_of,
+    list_labels,
+    make_example_rule,
 )
 
 PAIRS = "it pairs examples of the batch with each other"
 
 
-def by_table(op: Op) -> States:
+def follow_nonlinear(op: Op) -> States:
     """Follow the batch through an op that is not linear.
 
     Its operands must be the same in all shares, or split.
     """
     states = {n: op.plain(n) for n in op.operands}
-    return followed(op, states, rule=SIZED.get(op.name, find_rule))
+    return find_result_states(op, states, rule=SIZED.get(op.name, find_rule))
 
 
-def carried(op: Op) -> States:
+def follow_move(op: Op) -> States:
     """Follow the batch through an op that only moves the elements of its first operand.
 
     A sum stays one.
@@ -74,13 +74,15 @@ def carried(op: Op) -> States:
     if state.kind == SUM:
         return each(op, state)
     states = {node: replace(state, kind=SPLIT) if state.kind == POSITION else state}
-    result = followed(op, states | {n: op.plain(n) for n in operands}, state.scale)
+    result = find_result_states(
+        op, states | {n: op.plain(n) for n in operands}, state.scale
+    )
     if state.kind == POSITION:
         return replace(only_state(result), kind=POSITION)
     return result
 
 
-def picked(op: Op) -> States:
+def follow_slice(op: Op) -> States:
     """Follow the batch through an op that takes a slice of examples, or of each example.
 
     Raises:
@@ -90,11 +92,12 @@ def picked(op: Op) -> States:
     state = op.state(node)
     if state.kind == SAME and share != full:
         raise UndecidedError("it takes as many rows of a table as there are examples")
-    if (share, full) == (shape_of(node), shape_of(op.find_twin(node))) and len(
-        op.shapes
-    ) == 1:
+    if (share, full) == (
+        get_node_shape(node),
+        get_node_shape(op.find_twin(node)),
+    ) and len(op.shapes) == 1:
         return each(op, state)
-    return carried(op)
+    return follow_move(op)
 
 
 def product(op: Op) -> State:
@@ -115,7 +118,7 @@ def product(op: Op) -> State:
             n: op.state(n) if op.state(n).kind == SPLIT else op.plain(n)
             for n in factors
         }
-        state = only_state(followed(op, states | bias_states, scale))
+        state = only_state(find_result_states(op, states | bias_states, scale))
     elif len(sums) > 1 or any(op.state(n).kind == SPLIT for n in factors):
         op.give(
             sums[0], "it multiplies a sum over the examples with something of the batch"
@@ -127,19 +130,21 @@ def product(op: Op) -> State:
     return state
 
 
-def aligned(op: Op, states: Mapping[fx.Node, State], scale: float = 1.0) -> States:
+def follow_broadcast(
+    op: Op, states: Mapping[fx.Node, State], scale: float = 1.0
+) -> States:
     """Follow the batch through an op whose operands are broadcast to the first result."""
     rank = len(op.shapes[0][1])
     loses_axes = (
-        any(len(shape_of(n)) > rank for n in states)
+        any(len(get_node_shape(n)) > rank for n in states)
         or len({len(s) for s, _ in op.shapes}) > 1
     )
     if loses_axes:
         raise UndecidedError("its results have fewer axes than it reads")
-    return followed(op, states, scale, rule=elementwise_rule)
+    return find_result_states(op, states, scale, rule=elementwise_rule)
 
 
-def followed(
+def find_result_states(
     op: Op,
     states: Mapping[fx.Node, State],
     scale: float = 1.0,
@@ -194,8 +199,8 @@ def _state(op: Op, axes: Axes, state: State, label: str | None) -> State:
 
 def _label(entry: str | None) -> str | None:
     """Return the first label of an axis, unless it cuts groups of it."""
-    first = next(iter(labels_of(entry)), None)
-    if first is None or groups_of(first) > 1:
+    first = next(iter(list_labels(entry)), None)
+    if first is None or count_groups(first) > 1:
         return None
     return base_label(first)
 
@@ -212,7 +217,7 @@ def _case(op: Op) -> tuple[list[fx.Node], Case]:
     def reference(node: fx.Node) -> Any:
         if is_static(node):
             return node.meta.get("val")
-        shapes.append(shape_of(node))
+        shapes.append(get_node_shape(node))
         return CallRef(next(number))
 
     args, kwargs = fx.map_arg(_arguments(op, op.twin), reference)
@@ -322,10 +327,13 @@ WHYS = {
 }
 """What ops do to examples whose axis has no label."""
 WHY = {name: why for why, names in WHYS.items() for name in names}
-SIZED = {"affine_grid_generator": by_examples(3), "native_group_norm": by_examples(2)}
+SIZED = {
+    "affine_grid_generator": make_example_rule(3),
+    "native_group_norm": make_example_rule(2),
+}
 """Rules of ops that read the size of the batch itself: no part can have a call of the whole."""
 RULES: dict[str, Callable[[Op], States]] = {
-    **dict.fromkeys((*TABLE, *SIZED), by_table),
+    **dict.fromkeys((*TABLE, *SIZED), follow_nonlinear),
     **dict.fromkeys(
         (
             "permute",
@@ -341,9 +349,9 @@ RULES: dict[str, Callable[[Op], States]] = {
             "unsqueeze",
             "squeeze",
         ),
-        carried,
+        follow_move,
     ),
-    **dict.fromkeys(PICKS, picked),
+    **dict.fromkeys(PICKS, follow_slice),
     **dict.fromkeys(
         (
             "mm",

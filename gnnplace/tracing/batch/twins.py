@@ -25,10 +25,10 @@ from gnnplace.tracing.batch.state import (
     State,
     States,
     flat_nodes,
+    get_node_shape,
     is_one,
     op_name,
     same,
-    shape_of,
     statics,
 )
 
@@ -98,7 +98,7 @@ def replace_operand(node: fx.Node, operand: fx.Node, new: fx.Node) -> None:
     node.replace_input_with(operand, new)
 
 
-def alike(node: fx.Node, twin: fx.Node) -> bool:
+def are_identical(node: fx.Node, twin: fx.Node) -> bool:
     """Return whether two nodes do the same."""
     if node.op != twin.op:
         return False
@@ -107,8 +107,8 @@ def alike(node: fx.Node, twin: fx.Node) -> bool:
 
 def input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
     """Return the state of an input: split along the axis that grows with the batch."""
-    share = shape_of(node)
-    full = shape_of(twin)
+    share = get_node_shape(node)
+    full = get_node_shape(twin)
     if share == full:
         return same(from_batch=True)
     dims = [d for d, (a, b) in enumerate(zip(share, full, strict=False)) if a != b]
@@ -123,7 +123,9 @@ def input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
     return State(SPLIT, dims[0], from_batch=True)
 
 
-def whole_shape(state: State, share: tuple[int, ...], count: int) -> tuple[int, ...]:
+def get_unsplit_shape(
+    state: State, share: tuple[int, ...], count: int
+) -> tuple[int, ...]:
     """Return the shape of the whole batch's value as the state has it."""
     if state.kind in (SAME, SUM):
         return share
@@ -158,7 +160,7 @@ def unknown(state: State) -> State:
     return replace(state, from_batch=False)
 
 
-def merged(base: States, state: States, node: fx.Node) -> States:
+def merge_state(base: States, state: States, node: fx.Node) -> States:
     """Return the state of a tensor after a part of it was changed in place."""
     if not isinstance(base, State) or not isinstance(state, State) or base.is_failure:
         return base
@@ -230,7 +232,7 @@ def make_alike(share: fx.GraphModule, whole: fx.GraphModule) -> None:
         share: Graph of a share, which is changed.
         whole: Graph of the whole batch.
     """
-    pairs, idle = _aligned(list(share.graph.nodes), list(whole.graph.nodes))
+    pairs, idle = _align_nodes(list(share.graph.nodes), list(whole.graph.nodes))
     if not idle or any(node.args[0] not in pairs for node in idle):
         return
     for node in idle:
@@ -245,7 +247,7 @@ def make_alike(share: fx.GraphModule, whole: fx.GraphModule) -> None:
     share.recompile()
 
 
-def _aligned(
+def _align_nodes(
     share_nodes: list[fx.Node], twins: list[fx.Node]
 ) -> tuple[dict[fx.Node, fx.Node], list[fx.Node]]:
     """Return the share's node of each of the whole batch's, and those that it lacks.
@@ -259,7 +261,7 @@ def _aligned(
             candidate = share_nodes[len(pairs)]
         else:
             candidate = None
-        if candidate is not None and alike(candidate, twin):
+        if candidate is not None and are_identical(candidate, twin):
             pairs[twin] = candidate
         elif isinstance(twin.target, OpOverload) and op_name(twin.target) in IDLE:
             idle.append(twin)
@@ -281,5 +283,5 @@ def _place(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node:
 def _arguments(node: fx.Node, source: fx.Node) -> tuple[object, ...]:
     """Return the arguments of an idle op in the share's graph."""
     if op_name(node.target) == "expand":
-        return (source, list(shape_of(source)))
+        return (source, list(get_node_shape(source)))
     return (source, *node.args[1:])

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.calls.mixture import GATES as GATES
     from gnnplace.tracing.calls.mixture import ExpertWeights as ExpertWeights
     from gnnplace.tracing.calls.mixture import as_one_call as as_one_call
-    from gnnplace.tracing.calls.mixture import balanced as balanced
+    from gnnplace.tracing.calls.mixture import balance_experts as balance_experts
     from gnnplace.tracing.calls.mixture import experts as experts
     from gnnplace.tracing.calls.mixture import loop_over_experts as loop_over_experts
 

@@ -1,16 +1,20 @@
-"""Autograd functions that the user wrote, as one call each, and whether they may be split.
+"""Records a user's autograd functions as one call each, and tries whether they may be split.
 
-Modes of torch's functions do not see `torch.autograd.Function.apply`. Within `user_functions` they
-see it as one call of the user's forward and backward pass. `apply` of the base class is replaced,
-because the user may have bound that of the class before (`gelu = Gelu.apply`). Since torch 2.14
-that is C's own and cannot be replaced: a forward pass that no call announced is refused.
+Recording. Torch's function modes do not see `torch.autograd.Function.apply`. Within
+`user_functions` they see it as one call of the user's forward and backward pass. For this the
+`apply` of the base class is replaced, which also reaches an `apply` that the user bound before
+(`gelu = Gelu.apply`). Since torch 2.14 such a bound `apply` is implemented in C and cannot be
+replaced. So a forward pass that did not come through a `UserFunction` is refused.
 
-No rule says how such a call may be split, so it is tried on random numbers: results of the parts,
-side by side, must be those of the whole, and so must gradients, which add up for tensors that all
-parts read. A trial is no proof; it is repeated on other numbers. For shares of a batch, results may
-be sums or means over the shares, and gradients must also grow in proportion to those of the
-results. A function that draws random numbers fails. Calls with more than `MOST_ELEMENTS` elements
-are tried at smaller sizes, equal sizes at an equal one. O(elements).
+Splitting. No rule says how such a call may be split, so it is tried on random numbers. The results
+of the shards, joined, must equal those of the unsplit call. So must the gradients; those of a
+tensor that all shards read are added up. For shards of a batch there are two differences: a result
+may also be the sum or the mean over shards, and gradients must be proportional to the gradients of
+the results. A function that draws random numbers may not be split.
+
+A trial is no proof, so it is repeated with the numbers of each of `DRAWS`. Calls with more than
+`MOST_ELEMENTS` elements are tried at smaller sizes; sizes that are equal stay equal. Complexity:
+O(elements) and a few runs of the function.
 """
 
 from __future__ import annotations
@@ -33,23 +37,28 @@ from gnnplace.torch_names import (
     disable_current_modes,
     pytree,
 )
-from gnnplace.tracing.rounding import SCALES, coarsest, relative_error
+from gnnplace.tracing.rounding import SCALES, find_coarsest_tolerance, relative_error
 from gnnplace.tracing.tensors import DATA, find_tensors
 from gnnplace.tracing.user_code import OUR_MODULES, user_place
 
 MOST_ELEMENTS = 1 << 18
+"""Elements of a call's tensors up to which it is tried at its own sizes."""
 SMALL = 8
-"""Sizes from this one on are tried smaller where all are too many."""
+"""Smallest size that is made smaller for the trial of a large call."""
 DRAWS = (torch.randn, lambda shape: 0.1 * torch.randn(shape), torch.rand)
-"""Of numbers that are tried, in single precision; functions may want small or positive ones."""
+"""Draws of a tensor by its shape, one for each trial. Functions may need small or positive ones."""
 Tensors = list[torch.Tensor]
 _ANNOUNCED: list[type] = []
-"""Functions that are called by `UserFunction`, and whose forward pass has not begun."""
+"""Functions that a `UserFunction` has called and whose forward pass has not begun yet."""
 
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's autograd function as one function of tensors, with its forward and backward pass."""
+    """A user's autograd function as a function of tensors that has both passes.
+
+    Attributes:
+        of: The user's subclass of `torch.autograd.Function`.
+    """
 
     of: type
 
@@ -58,7 +67,7 @@ class UserFunction:
         return f"{self.of.__name__}.apply"
 
     def __call__(self, *args: object) -> object:
-        """Call it as the user does."""
+        """Return what `apply` of the user's class returns."""
         depth = len(_ANNOUNCED)
         _ANNOUNCED.append(self.of)
         try:
@@ -68,7 +77,7 @@ class UserFunction:
 
 
 class Like(NamedTuple):
-    """The shape and type of a tensor, in its place."""
+    """The shape and type of a tensor, which stand for it among recorded arguments."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -79,9 +88,9 @@ class UserCall:
     """A call of a user's autograd function.
 
     Attributes:
-        function: The function.
-        leaves: Its arguments, with a `Like` for every tensor.
-        form: How the leaves are nested.
+        function: The function that is called.
+        leaves: The call's arguments without their nesting, a `Like` in the place of every tensor.
+        form: How the leaves are nested (a pytree's spec).
     """
 
     function: UserFunction
@@ -90,17 +99,17 @@ class UserCall:
 
     @property
     def words(self) -> str:
-        """Return its name for messages, as `attributes.custom_gradients` has it."""
+        """Return the function's name for messages, as `attributes.custom_gradients` writes it."""
         return f"autograd function {self.function.of.__name__}"
 
     @classmethod
     def of(cls, function: UserFunction, args: object, like: type[Any]) -> UserCall:
-        """Return a call with its arguments.
+        """Return the record of a call.
 
         Args:
             function: The function that is called.
             args: Its arguments, nested in any way.
-            like: Instances of this type, which has a shape and a dtype, are tensors.
+            like: The type of the arguments that are tensors; it has `shape` and `dtype`.
         """
         leaves, form = pytree.tree_flatten(args)
         stand_ins = [
@@ -110,11 +119,15 @@ class UserCall:
 
     @property
     def tensors(self) -> list[Like]:
-        """Return what stands for tensors, in order."""
+        """Return the shapes and types of the call's tensors, in order."""
         return [x for x in self.leaves if isinstance(x, Like)]
 
     def on(self, tensors: Sequence[torch.Tensor]) -> Tensors:
-        """Return the tensors that the call makes of these."""
+        """Run the call on other tensors, and return the tensors among its results.
+
+        Args:
+            tensors: One for each of `self.tensors`.
+        """
         remaining = iter(tensors)
         leaves = [next(remaining) if isinstance(x, Like) else x for x in self.leaves]
         return find_tensors(self.function(*pytree.tree_unflatten(leaves, self.form)))
@@ -122,13 +135,13 @@ class UserCall:
 
 @contextmanager
 def user_functions() -> Iterator[list[UserCall]]:
-    """Show modes of torch's functions a user's autograd functions as one call each, within.
+    """Let torch's function modes see each call of a user's autograd function within.
 
     Yields:
-        their calls, as they are made.
+        A list to which every call is added when it is made.
 
     Raises:
-        CaptureError: an argument is neither a tensor nor plain data, so tensors may hide in it.
+        CaptureError: If an argument is neither a tensor nor plain data: it may hide tensors.
     """
     calls: list[UserCall] = []
 
@@ -141,21 +154,26 @@ def user_functions() -> Iterator[list[UserCall]]:
         ]
         if opaque_types:
             raise CaptureError(
-                f"{call.words}{user_place()} is given a {opaque_types[0]}, of which a recorded "
-                "call knows nothing: give it tensors and numbers"
+                f"{call.words}{user_place()} is given a {opaque_types[0]}, which may hide tensors "
+                "that a recorded call does not know: give it tensors and numbers"
             )
         calls.append(call)
-        if not has_torch_function(tensors := find_tensors(args)):
+        tensors = find_tensors(args)
+        if not has_torch_function(tensors):
             return call.function(*args)
         return handle_torch_function(call.function, tensors, *args)
 
-    with patch.object(APPLY_OWNER, "apply", classmethod(apply)), _bound_calls_refused():
+    with patch.object(APPLY_OWNER, "apply", classmethod(apply)), _refuse_bound_calls():
         yield calls
 
 
 @contextmanager
-def _bound_calls_refused() -> Iterator[None]:
-    """Refuse calls within that a replaced `apply` does not see: `f = X.apply` since torch 2.14."""
+def _refuse_bound_calls() -> Iterator[None]:
+    """Refuse calls within that the replaced `apply` cannot see.
+
+    These are calls of an `apply` that was bound before, as in `f = X.apply`, since torch 2.14. The
+    forward pass of every user's function is replaced by one that checks how it was called.
+    """
     if not IS_APPLY_OF_C:
         yield
         return
@@ -170,7 +188,7 @@ def _bound_calls_refused() -> Iterator[None]:
 
 
 def _user_classes(base: type) -> Iterator[type]:
-    """Yield all subclasses of a class that are neither torch's nor this package's."""
+    """Yield all subclasses of a class, at any depth, that are not torch's or this package's."""
     subclasses: list[type] = base.__subclasses__()
     for function in subclasses:
         if not function.__module__.startswith(OUR_MODULES):
@@ -181,13 +199,21 @@ def _user_classes(base: type) -> Iterator[type]:
 def _refuse_unannounced(
     function: type, forward: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return a forward pass that raises a CaptureError unless a `UserFunction` was called."""
+    """Return the forward pass, which raises a CaptureError unless a `UserFunction` called it.
+
+    Args:
+        function: The user's function.
+        forward: Its forward pass.
+    """
 
     @wraps(forward)  # torch reads its defaults
     def run(*args: object) -> object:
-        caller = next(
-            (one for one in reversed(_ANNOUNCED) if issubclass(one, function)), None
-        )
+        # The innermost call is the last; a subclass may inherit the forward pass.
+        caller: type | None = None
+        for announced in reversed(_ANNOUNCED):
+            if issubclass(announced, function):
+                caller = announced
+                break
         if caller is None:
             name = function.__name__
             raise CaptureError(
@@ -207,18 +233,19 @@ def find_mixing(
     """Return why a user's function mixes the examples of a batch, as tried on random numbers.
 
     Args:
-        calls: calls on the whole batch.
-        shares: calls on a share, in the same order.
-        count: number of shares.
+        calls: Calls on the whole batch.
+        shares: Calls on a share of it, in the same order.
+        count: Number of shares.
 
     Returns:
-        The reason; empty if no call does; None if the calls do not correspond.
+        The reason; empty if no function does; None if the two lists are not of the same calls.
     """
     if len(calls) != len(shares):
         return None
+    # Equal pairs of calls are tried once.
     for call, share in dict.fromkeys(zip(calls, shares, strict=True)):
         pairs = list(zip(call.tensors, share.tensors, strict=False))
-        axes = tuple(_axis(a.shape, b.shape) for a, b in pairs)
+        axes = tuple(_find_axis(full.shape, part.shape) for full, part in pairs)
         if call.function != share.function or len(share.tensors) != len(axes):
             return None
         # A tensor that is not cut must be the same in both.
@@ -228,15 +255,15 @@ def find_mixing(
         if any(axis is not None for axis in axes) and not agrees_in_parts(
             call, axes, count, grows=True
         ):
-            return f"{call.words} is another one on shares of the batch, tried on random numbers"
+            return f"{call.words} differs on shares of the batch, as tried on random numbers"
     return ""
 
 
-def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
-    """Return the one axis along which two shapes differ; None if there is no such axis."""
-    if len(whole) != len(part):
+def _find_axis(full: Sequence[int], part: Sequence[int]) -> int | None:
+    """Return the only axis along which two shapes differ, or None if there is no such axis."""
+    if len(full) != len(part):
         return None
-    axes = [k for k, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
+    axes = [k for k, (a, b) in enumerate(zip(full, part, strict=True)) if a != b]
     if len(axes) == 1:
         return axes[0]
     return None
@@ -246,16 +273,17 @@ def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
 def agrees_in_parts(
     call: UserCall, axes: tuple[int | None, ...], parts: int, *, grows: bool = False
 ) -> bool:
-    """Return whether both passes over parts, side by side, equal those over the whole; as tried.
+    """Return whether both passes over shards give what the unsplit call gives, as tried.
 
     Args:
-        call: The call that is tried.
-        axes: For each of its tensors, the axis that is cut; None if all parts read all of it.
-        parts: Number of equal parts.
-        grows: Whether gradients must grow in proportion to those of the results.
+        call: The call to try.
+        axes: For each of its tensors, the axis that is cut; None if every shard reads all of it.
+        parts: Number of equal shards.
+        grows: Whether shards are of a batch: results may be sums or means over shards, and
+            gradients must be proportional to the gradients of the results.
     """
     if sum(torch.Size(x.shape).numel() for x in call.tensors) > MOST_ELEMENTS:
-        call = _smaller(call, axes, parts)
+        call = _make_smaller(call, axes, parts)
     try:
         with (
             disable_current_modes(),
@@ -263,44 +291,72 @@ def agrees_in_parts(
             torch.enable_grad(),
         ):
             outcomes = [_agrees(call, axes, parts, grows, k) for k in range(len(DRAWS))]
-            # A draw whose numbers are not finite says nothing; two must say that parts agree.
+            # A draw with results that are not finite decides nothing. Two draws must agree.
             return False not in outcomes and outcomes.count(True) > 1
-    except Exception:  # whatever an unknown function raises: it cannot be tried
+    except Exception:  # the user's function may raise anything: it cannot be tried then
         return False
 
 
-def _smaller(call: UserCall, axes: Sequence[int | None], parts: int) -> UserCall:
-    """Return the call with smaller sizes; those of cut axes are multiples of `parts`."""
-    cut = {x.shape[k] for x, k in zip(call.tensors, axes, strict=True) if k is not None}
-    sizes = sorted({n for x in call.tensors for n in x.shape if n >= SMALL} - cut)
-    small = {n: 2 * parts * (SMALL + k) for k, n in enumerate(sorted(cut))}
-    small |= {n: SMALL + k for k, n in enumerate(sizes)}
-    leaves = [
-        x._replace(shape=tuple(small.get(n, n) for n in x.shape))
-        if isinstance(x, Like)
-        else x
-        for x in call.leaves
-    ]
+def _make_smaller(call: UserCall, axes: Sequence[int | None], parts: int) -> UserCall:
+    """Return the call with smaller sizes, different ones for different sizes.
+
+    Sizes of cut axes become multiples of `parts`. Sizes below `SMALL` stay as they are.
+
+    Args:
+        call: The call.
+        axes: The axis of each tensor that is cut.
+        parts: Number of shards.
+    """
+    cut_sizes: set[int] = set()
+    sizes: set[int] = set()
+    for tensor, axis in zip(call.tensors, axes, strict=True):
+        sizes.update(size for size in tensor.shape if size >= SMALL)
+        if axis is not None:
+            cut_sizes.add(tensor.shape[axis])
+    smaller: dict[int, int] = {}
+    for k, size in enumerate(sorted(cut_sizes)):
+        smaller[size] = 2 * parts * (SMALL + k)
+    for k, size in enumerate(sorted(sizes - cut_sizes)):
+        smaller[size] = SMALL + k
+    leaves = []
+    for leaf in call.leaves:
+        if isinstance(leaf, Like):
+            shape = tuple(smaller.get(size, size) for size in leaf.shape)
+            leaves.append(leaf._replace(shape=shape))
+        else:
+            leaves.append(leaf)
     return replace(call, leaves=tuple(leaves))
 
 
 def _agrees(
     call: UserCall, axes: Sequence[int | None], parts: int, grows: bool, draw: int
 ) -> bool | None:
-    """Return whether parts and the whole agree on one draw; None if a number is not finite."""
+    """Return whether shards and the unsplit call agree on one draw of numbers.
+
+    Args:
+        call: The call.
+        axes: The axis of each tensor that is cut.
+        parts: Number of shards.
+        grows: As of `agrees_in_parts`.
+        draw: Index among `DRAWS`.
+
+    Returns:
+        None if a result or a gradient is not finite, so that the draw decides nothing.
+    """
     torch.manual_seed(draw)
-    tensors = [
-        DRAWS[draw](tensor.shape)
-        if tensor.dtype.is_floating_point
-        else torch.randint(0, 2, tensor.shape).to(tensor.dtype)
-        for tensor in call.tensors
-    ]
+    tensors = []
+    for like in call.tensors:
+        if like.dtype.is_floating_point:
+            tensors.append(DRAWS[draw](like.shape))
+        else:  # 0 and 1 are valid as indices and as truth values
+            tensors.append(torch.randint(0, 2, like.shape).to(like.dtype))
+    # The forward pass of the unsplit call and of every shard.
     random_state = torch.get_rng_state()
     shards = _split(tensors, axes, parts)
     full_results = call.on(tensors)
     by_shard = [call.on(shard) for shard in shards]
     if not torch.equal(random_state, torch.get_rng_state()):
-        return False  # it draws random numbers
+        return False  # the function draws random numbers
     if any(len(results) != len(full_results) for results in by_shard):
         return False
 
@@ -309,24 +365,24 @@ def _agrees(
         return False
     if not _is_finite(full_results):
         return None
-    if not all(map(_same, joined.tensors, full_results)):
+    if not all(map(_is_equal, joined.tensors, full_results)):
         return False
 
     # The backward pass, from random gradients of the results.
     gradients = [
         torch.randn_like(r) if r.is_floating_point() else r for r in full_results
     ]
-    expected = _gradients(call, tensors, gradients)
+    expected = _compute_gradients(call, tensors, gradients)
     if not _is_finite(expected):
         return None
     shard_gradients = _split(
         joined.scale_gradients(gradients, parts), joined.axes, parts
     )
     gradients_by_shard = [
-        _gradients(call, shard, of_shard)
-        for shard, of_shard in zip(shards, shard_gradients, strict=True)
+        _compute_gradients(call, shard, result_gradients)
+        for shard, result_gradients in zip(shards, shard_gradients, strict=True)
     ]
-    if not all(map(_same, _joined(gradients_by_shard, axes), expected)):
+    if not all(map(_is_equal, _join(gradients_by_shard, axes), expected)):
         return False
     return not grows or _is_linear(call, tensors, gradients, expected)
 
@@ -334,22 +390,23 @@ def _agrees(
 def _split(
     tensors: Sequence[torch.Tensor], axes: Sequence[int | None], parts: int
 ) -> list[Tensors]:
-    """Return the tensors of every part: chunks along their axes; without an axis, all of it."""
-    chunks = [
-        [tensor] * parts if axis is None else tensor.chunk(parts, axis)
-        for tensor, axis in zip(tensors, axes, strict=True)
-    ]
-    return [[pieces[k] for pieces in chunks] for k in range(parts)]
+    """Return the tensors of every shard: equal chunks along an axis; without one, all of it."""
+    shards: list[Tensors] = [[] for _ in range(parts)]
+    for tensor, axis in zip(tensors, axes, strict=True):
+        chunks = [tensor] * parts if axis is None else tensor.chunk(parts, axis)
+        for shard, chunk in zip(shards, chunks, strict=True):
+            shard.append(chunk)
+    return shards
 
 
 @dataclass(frozen=True)
 class _JoinedResults:
-    """Results of all parts, put together.
+    """The results of all shards, joined.
 
     Attributes:
-        tensors: The results, to be compared with those of the whole.
-        axes: The axis of each along which parts are side by side; None: a sum or a mean.
-        is_mean: Whether each is the mean over the parts.
+        tensors: The results, to be compared with those of the unsplit call.
+        axes: The axis along which each is concatenated; None if it is a sum or a mean over shards.
+        is_mean: Whether each is the mean over shards.
     """
 
     tensors: Tensors
@@ -357,24 +414,34 @@ class _JoinedResults:
     is_mean: list[bool]
 
     def scale_gradients(self, gradients: Sequence[torch.Tensor], parts: int) -> Tensors:
-        """Return the gradients that parts get of results: of a mean, 1/parts of it."""
+        """Return the gradients of the results of one shard: of a mean, 1/parts of the gradient."""
         pairs = zip(gradients, self.is_mean, strict=True)
         return [
             gradient / parts if is_mean else gradient for gradient, is_mean in pairs
         ]
 
 
-def _join_results(by_shard: Sequence[Tensors], whole: Tensors) -> _JoinedResults:
-    """Put results of parts side by side; a result without an axis is a sum, else a mean."""
-    axes = [_axis(a.shape, b.shape) for a, b in zip(whole, by_shard[0], strict=True)]
+def _join_results(by_shard: Sequence[Tensors], full: Tensors) -> _JoinedResults:
+    """Join the results of shards.
+
+    A result of a shard with a smaller shape is concatenated. One with the full shape is added up;
+    if that is not the expected result, it is taken to be a mean.
+
+    Args:
+        by_shard: Results of every shard.
+        full: Results of the unsplit call.
+    """
+    axes = [
+        _find_axis(expected.shape, part.shape)
+        for expected, part in zip(full, by_shard[0], strict=True)
+    ]
     tensors: Tensors = []
     is_mean: list[bool] = []
-    for tensor, axis, expected in zip(
-        _joined(by_shard, axes), axes, whole, strict=True
-    ):
-        is_mean.append(axis is None and not _same(tensor, expected))
-        tensors.append(tensor / len(by_shard) if is_mean[-1] else tensor)
-    return _JoinedResults(tensors, axes, is_mean)
+    for tensor, axis, expected in zip(_join(by_shard, axes), axes, full, strict=True):
+        needs_mean = axis is None and not _is_equal(tensor, expected)
+        is_mean.append(needs_mean)
+        tensors.append(tensor / len(by_shard) if needs_mean else tensor)
+    return _JoinedResults(tensors=tensors, axes=axes, is_mean=is_mean)
 
 
 def _is_finite(tensors: Tensors) -> bool:
@@ -385,41 +452,69 @@ def _is_finite(tensors: Tensors) -> bool:
 def _is_linear(
     call: UserCall, tensors: Tensors, gradients: Tensors, expected: Tensors
 ) -> bool:
-    """Return whether gradients grow in proportion to those of the results."""
+    """Return whether gradients are proportional to those of the results, for each of `SCALES`.
+
+    Args:
+        call: The call.
+        tensors: Its tensors.
+        gradients: Gradients of its results.
+        expected: Gradients of its tensors from these.
+    """
     for scale in SCALES:
-        scaled = _gradients(call, tensors, [scale * gradient for gradient in gradients])
-        if not all(map(_same, [gradient / scale for gradient in scaled], expected)):
+        scaled_inputs = [scale * gradient for gradient in gradients]
+        scaled = _compute_gradients(call, tensors, scaled_inputs)
+        unscaled = [gradient / scale for gradient in scaled]
+        if not all(map(_is_equal, unscaled, expected)):
             return False
     return True
 
 
-def _gradients(
+def _compute_gradients(
     call: UserCall, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
 ) -> Tensors:
-    """Return the gradient of every tensor from those of the results; zeros if there is none."""
+    """Return the gradient of every tensor, zeros if there is none.
+
+    Args:
+        call: The call.
+        tensors: Its tensors.
+        gradients: Gradients of its results.
+    """
     leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
     results = call.on([x.clone() for x in leaves])
-    pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
-    trained = [x for x in leaves if x.requires_grad]
-    if not pairs or not trained:
-        return [torch.zeros_like(x) for x in leaves]
-    roots, backward = zip(*pairs, strict=True)
-    computed = iter(torch.autograd.grad(roots, trained, backward, allow_unused=True))
-    by_leaf = [next(computed) if x.requires_grad else None for x in leaves]
-    return [
-        torch.zeros_like(x) if g is None else g
-        for x, g in zip(leaves, by_leaf, strict=True)
-    ]
+    roots: Tensors = []
+    root_gradients: Tensors = []
+    for result, gradient in zip(results, gradients, strict=True):
+        if result.requires_grad:
+            roots.append(result)
+            root_gradients.append(gradient)
+    trained = [leaf for leaf in leaves if leaf.requires_grad]
+    if not roots or not trained:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    computed = iter(
+        torch.autograd.grad(roots, trained, root_gradients, allow_unused=True)
+    )
+    leaf_gradients: Tensors = []
+    for leaf in leaves:
+        leaf_gradient = next(computed) if leaf.requires_grad else None
+        if leaf_gradient is None:
+            leaf_gradient = torch.zeros_like(leaf)
+        leaf_gradients.append(leaf_gradient)
+    return leaf_gradients
 
 
-def _joined(parts: Sequence[Tensors], axes: Sequence[int | None]) -> Tensors:
-    """Return tensors of parts side by side, or added up if they have no axis."""
-    rows = zip(zip(*parts, strict=True), axes, strict=True)
-    return [sum(row[1:], row[0]) if k is None else torch.cat(row, k) for row, k in rows]
+def _join(by_shard: Sequence[Tensors], axes: Sequence[int | None]) -> Tensors:
+    """Return the tensors of shards, concatenated along their axes, or added up without one."""
+    joined: Tensors = []
+    for shards, axis in zip(zip(*by_shard, strict=True), axes, strict=True):
+        if axis is None:
+            joined.append(sum(shards[1:], shards[0]))
+        else:
+            joined.append(torch.cat(shards, axis))
+    return joined
 
 
-def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Return whether a tensor is the expected one; floating-point numbers within a tolerance."""
+def _is_equal(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return whether two tensors are equal; floating-point numbers may differ by rounding."""
     if not expected.is_floating_point():
-        return torch.equal(found, expected)
-    return relative_error(found, expected) <= coarsest([expected.dtype])
+        return torch.equal(actual, expected)
+    return relative_error(actual, expected) <= find_coarsest_tolerance([expected.dtype])

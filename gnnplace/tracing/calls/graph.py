@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import ChangedWarning
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.tensors import find_tensors
 
 Tensors = list[torch.Tensor]
@@ -140,6 +141,12 @@ class CallGraph:
     statistics: tuple[str, ...] = ()
     changed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Return the values that the forward pass returns, in the order of the output's leaves."""
+        leaves = pytree.tree_leaves(self.output)
+        return tuple(leaf.value for leaf in leaves if isinstance(leaf, CallRef))
 
     def give_notices(self) -> None:
         """Warn of each notice."""

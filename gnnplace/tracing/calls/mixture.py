@@ -182,7 +182,7 @@ def _middle_backward(
     )
 
 
-def _sorted(index: Tensor, first: int, count: int) -> tuple[Tensor, list[int]]:
+def _sort_by_expert(index: Tensor, first: int, count: int) -> tuple[Tensor, list[int]]:
     """Return positions in `index`, sorted by expert, and the number of rows of each expert.
 
     Args:
@@ -203,7 +203,7 @@ def _working(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _biased(product: Tensor, bias: Tensor | None) -> Tensor:
+def _add_bias(product: Tensor, bias: Tensor | None) -> Tensor:
     """Return a product with its bias, if it has one."""
     if bias is None:
         return product
@@ -229,7 +229,7 @@ def _experts(
     up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
 ) -> Tensor:
-    positions, num_rows = _sorted(index, first, len(up))
+    positions, num_rows = _sort_by_expert(index, first, len(up))
     token = positions // index.shape[1]
     dtype = _working(x)
     per_expert = zip(
@@ -242,8 +242,8 @@ def _experts(
     )
     outputs = []
     for rows, up_matrix, bias, down_matrix, out_bias in per_expert:
-        middle = _middle(_biased(rows @ up_matrix.t(), bias), down.shape[2], act)
-        outputs.append(_biased(middle.to(dtype) @ down_matrix.t(), out_bias))
+        middle = _middle(_add_bias(rows @ up_matrix.t(), bias), down.shape[2], act)
+        outputs.append(_add_bias(middle.to(dtype) @ down_matrix.t(), out_bias))
     weighted = torch.cat(outputs) * weights.reshape(-1)[positions].unsqueeze(1)
     return torch.zeros_like(x).index_add(0, token, weighted.to(x.dtype))
 
@@ -296,7 +296,7 @@ def _backward(
     up_bias: Tensor | None,
     down_bias: Tensor | None,
 ) -> list[Tensor]:
-    positions, num_rows = _sorted(index, first, len(up))
+    positions, num_rows = _sort_by_expert(index, first, len(up))
     token = positions // index.shape[1]
     inner = down.shape[2]
     row_gradients = gradient[token]
@@ -322,9 +322,9 @@ def _backward(
         out_bias,
     ) in per_expert:
         # The forward pass of these rows, again: nothing of it was kept.
-        projected = _biased(rows @ up_matrix.t(), bias)
+        projected = _add_bias(rows @ up_matrix.t(), bias)
         middle = _middle(projected, inner, act).to(x.dtype)
-        output = _biased(middle @ down_matrix.t(), out_bias)
+        output = _add_bias(middle @ down_matrix.t(), out_bias)
 
         middle_gradient = (weighted @ down_matrix).to(projected.dtype)
         projected_gradient = _middle_backward(middle_gradient, projected, inner, act)
@@ -454,7 +454,7 @@ class ExpertWeights(NamedTuple):
     down_bias: Tensor | None = None
 
 
-def balanced(
+def balance_experts(
     x: Tensor, index: Tensor, weights: Tensor, experts: ExpertWeights, parts: float = 1
 ) -> Tensor:
     """Run experts that have equally many rows each, for their kernels to be priced.
@@ -484,9 +484,9 @@ def balanced(
     else:
         down_bias = experts.down_bias.unsqueeze(1)
     batched = dispatched.view(num_experts, rows_per_expert, -1)
-    projected = _biased(torch.bmm(batched, experts.up.transpose(1, 2)), up_bias)
+    projected = _add_bias(torch.bmm(batched, experts.up.transpose(1, 2)), up_bias)
     middle = _middle(projected, experts.down.shape[2], experts.act)
-    out = _biased(torch.bmm(middle, experts.down.transpose(1, 2)), down_bias)
+    out = _add_bias(torch.bmm(middle, experts.down.transpose(1, 2)), down_bias)
 
     rows_out = out.reshape(num_experts * rows_per_expert, -1)[:rows]
     weighted = rows_out * weights.reshape(-1)[:rows].unsqueeze(1)

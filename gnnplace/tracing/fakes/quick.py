@@ -87,8 +87,8 @@ class QuickFakes(BareMode):
             return func(*args, **kwargs)
         key = (
             func,
-            _stand_in(args, operands),
-            _stand_in(tuple(kwargs.items()), operands),
+            _make_stand_in_key(args, operands),
+            _make_stand_in_key(tuple(kwargs.items()), operands),
         )
         if not operands or not all(self._is_own(x) for x in operands):
             return func(*args, **kwargs)
@@ -99,18 +99,20 @@ class QuickFakes(BareMode):
                 result = func(*args, **kwargs)
             device = operands[0].fake_device
             wrap = partial(FakeTensor, self.mode, device=device)
-            return args[0] if kind == WRITE else _mapped(wrap, result)
+            return args[0] if kind == WRITE else _map_results(wrap, result)
 
         if key not in self._results:
             result = func(*args, **kwargs)
             is_fresh = _is_fresh(result, operands)
-            self._results[key] = _mapped(_described, result) if is_fresh else None
+            self._results[key] = (
+                _map_results(_describe_result, result) if is_fresh else None
+            )
             return result
         geometry = self._results[key]
         if geometry is None:
             return func(*args, **kwargs)
         with DisableTorchDispatch():  # type: ignore[no-untyped-call]
-            return _mapped(self._make, geometry)
+            return _map_results(self._make, geometry)
 
     def _is_own(self, value: object) -> bool:
         """Return whether a value is a tensor of the mode without numbers beside."""
@@ -157,7 +159,7 @@ def _kind(func: object) -> str:
     return OTHER if is_other else FRESH
 
 
-def _stand_in(value: object, operands: list[Any]) -> Hashable:
+def _make_stand_in_key(value: object, operands: list[Any]) -> Hashable:
     """Return what decides the geometry of results.
 
     Tensors are added to `operands`, and None for a value of a kind that geometry does not tell.
@@ -175,7 +177,7 @@ def _stand_in(value: object, operands: list[Any]) -> Hashable:
             getattr(value, "_fake_device", None),
         )
     if isinstance(value, list | tuple):
-        return tuple([_stand_in(x, operands) for x in value])
+        return tuple([_make_stand_in_key(x, operands) for x in value])
     if isinstance(value, CONSTANTS):
         return type(value), value
     if not isinstance(value, NAMES):
@@ -201,14 +203,14 @@ def _is_fresh(result: object, operands: list[Any]) -> bool:
     return len(set(storages)) == len(storages) and operand_storages.isdisjoint(storages)
 
 
-def _described(tensor: FakeTensor) -> _ResultGeometry:
+def _describe_result(tensor: FakeTensor) -> _ResultGeometry:
     """Return the geometry of a result."""
     return _ResultGeometry(
         tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device
     )
 
 
-def _mapped(change: Callable[[Any], Any], results: object) -> object:
+def _map_results(change: Callable[[Any], Any], results: object) -> object:
     """Return results of an op, one by one changed; those that are None stay so."""
     if isinstance(results, tuple | list) and type(results) is not _ResultGeometry:
         return type(results)(None if x is None else change(x) for x in results)

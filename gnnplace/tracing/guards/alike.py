@@ -121,7 +121,7 @@ class _LayerContext(FunctionContext):
 
     Attributes:
         read: The tensors that it read.
-        number: What they make, as `Numbering.made_by` counts it.
+        number: What they make, as `Numbering.number_made` counts it.
     """
 
     read: tuple[torch.Tensor, ...]
@@ -140,7 +140,7 @@ class _Layer(torch.autograd.Function):
             for g in stand.results
         ]
         ctx.read = read
-        ctx.number = _numbering().made_by(stand.name, read, results)
+        ctx.number = _numbering().number_made(stand.name, read, results)
         pairs = zip(results, stand.results, strict=True)
         ctx.mark_non_differentiable(
             *(x for x, geometry in pairs if not geometry.learns)
@@ -156,7 +156,7 @@ class _Layer(torch.autograd.Function):
             torch.empty_like(x) if needs_gradient else None
             for x, needs_gradient in pairs
         ]
-        _numbering().made_by(
+        _numbering().number_made(
             ctx.number, gradients, [x for x in results if x is not None]
         )
         return (None, None, *results)
@@ -169,7 +169,9 @@ def _numbering() -> Numbering:
 
 
 @contextmanager
-def left_out(root: nn.Module, stands: Mapping[str, StandIn]) -> Iterator[None]:
+def replace_by_stand_ins(
+    root: nn.Module, stands: Mapping[str, StandIn]
+) -> Iterator[None]:
     """Make modules shells of their class and attributes that call their stand-ins, within."""
     layers: list[tuple[dict[str, nn.Module | None], str, nn.Module | None]] = []
     for path in stands:

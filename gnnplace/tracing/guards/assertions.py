@@ -100,7 +100,7 @@ def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | Non
         return outcome
     call = assertion.node
     if isinstance(call, ast.Call):
-        function = _value_of(call.func, frame)
+        function = _look_up(call.func, frame)
     else:
         function = None
     if callable(function):
@@ -222,7 +222,7 @@ def _find_assertion(frame: FrameType) -> _Assertion | None:
     statement = next((x for x in around if isinstance(x, ast.stmt)), None)
     if statement is None:
         return None
-    condition = _condition_of(statement)
+    condition = _read_condition(statement)
     if condition is not None:
         inside = node is statement or syntax.is_within(node, condition[0])
         if inside:
@@ -233,7 +233,7 @@ def _find_assertion(frame: FrameType) -> _Assertion | None:
     return None
 
 
-def _condition_of(statement: ast.AST) -> tuple[ast.expr, bool] | None:
+def _read_condition(statement: ast.AST) -> tuple[ast.expr, bool] | None:
     """Return the condition of an assertion and the outcome of it that does not raise."""
     if not isinstance(statement, ast.If | ast.Assert):
         return None
@@ -307,7 +307,7 @@ def _is_in_assertion(node: ast.AST, syntax: _Syntax) -> bool:
     for parent in syntax.ancestors(node):
         if isinstance(parent, ast.Raise) or _is_check(parent):
             return True
-        if (condition := _condition_of(parent)) is not None:
+        if (condition := _read_condition(parent)) is not None:
             return isinstance(parent, ast.Assert) or syntax.is_within(
                 node, condition[0]
             )
@@ -465,7 +465,7 @@ def _find_node(
     if syntax is None:
         return None, None
     node: ast.AST | None = None
-    inner = next((x for x in ast.walk(syntax.tree) if _is_source_of(x, code)), None)
+    inner = next((x for x in ast.walk(syntax.tree) if _compiles_to(x, code)), None)
     while inner is not None:
         node = inner
         inner = next(
@@ -474,7 +474,7 @@ def _find_node(
     return node, syntax
 
 
-def _is_source_of(node: ast.AST, code: CodeType) -> bool:
+def _compiles_to(node: ast.AST, code: CodeType) -> bool:
     """Return whether a node is the function that was compiled to the code."""
     if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
         return False
@@ -506,10 +506,10 @@ def _parse(source: str) -> _Syntax | None:
     return _Syntax(tree, {child: node for node, child in children})
 
 
-def _value_of(expression: ast.expr, frame: FrameType) -> object:
+def _look_up(expression: ast.expr, frame: FrameType) -> object:
     """Return what a name, or an attribute of a name, is bound to in a frame; None: nothing."""
     if isinstance(expression, ast.Attribute):
-        owner = _value_of(expression.value, frame)
+        owner = _look_up(expression.value, frame)
         return getattr(owner, expression.attr, None)
     if not isinstance(expression, ast.Name):
         return None

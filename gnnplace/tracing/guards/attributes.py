@@ -129,7 +129,7 @@ class Attributes:
             for name, item, content_before in saved:
                 content_now = _now(item)
                 keys = _differences(content_before, content_now)
-                changed.update((_joined(name, key, item), None) for key in keys)
+                changed.update((_join_name(name, key, item), None) for key in keys)
                 for written in WRITES:
                     written.update((id(item), key) for key in keys)
                 if keys and back:
@@ -278,7 +278,7 @@ def same(value_before: object, value_now: object) -> bool:
     return is_data and bool(value_before == value_now)
 
 
-def _joined(name: str, key: object, item: object) -> str:
+def _join_name(name: str, key: object, item: object) -> str:
     """Return the attribute's name: a key of a module is one, a key within its content is not."""
     if isinstance(item, SetNames):
         return f"{name}'s {key!r}"
@@ -301,7 +301,7 @@ def _renew(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> objec
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def restore_attributes(module: nn.Module) -> Iterator[None]:
     """Restore the plain attributes that a forward pass sets on modules.
 
     A model that keeps an activation in `self.cache` would otherwise keep a fake tensor.

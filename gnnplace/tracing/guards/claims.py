@@ -11,8 +11,8 @@ tensors on a torch that was built without CUDA. `DeviceWatch` sees each of them 
 * an op that has no kernel for CUDA, and one that draws from a generator which nobody seeded.
 
 Some methods of tensors ask for a guard of their device before they get to any op. Where Python code
-of a model runs on such tensors, `unguarded` makes them ops instead: `contiguous`, indexing, and
-`copy_`, which also torch's own decompositions call.
+of a model runs on such tensors, `remove_device_guards` makes them ops instead: `contiguous`,
+indexing, and `copy_`, which also torch's own decompositions call.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Claims:
             yield
 
 
-def claimed(info: ValueInfo, device: torch.device) -> torch.Tensor:
+def make_claimed_tensor(info: ValueInfo, device: torch.device) -> torch.Tensor:
     """Return a tensor without numbers; under `Claims.made()`."""
     return torch.empty_strided(info.shape, info.stride, dtype=info.dtype, device=device)
 
@@ -201,18 +201,18 @@ def _tensors(value: object) -> list[torch.Tensor]:
 
 
 @contextmanager
-def unguarded() -> Iterator[None]:
+def remove_device_guards() -> Iterator[None]:
     """Make methods that ask for a guard ops within; for the whole process."""
     with (
         mock.patch.object(torch.Tensor, "contiguous", _contiguous),
         mock.patch.object(torch.Tensor, "copy_", _copy),
-        mock.patch.object(torch.Tensor, "__getitem__", indexed),
+        mock.patch.object(torch.Tensor, "__getitem__", index_by_ops),
         mock.patch.object(torch.Tensor, "__setitem__", _assign),
     ):
         yield
 
 
-def indexed(tensor: torch.Tensor, index: object) -> torch.Tensor:
+def index_by_ops(tensor: torch.Tensor, index: object) -> torch.Tensor:
     """Return `tensor[index]` by ops: numbers, slices, `None`, `...`, tensors, lists of numbers."""
     axis = 0
     gathered = dict[int, torch.Tensor]()
@@ -288,4 +288,4 @@ def _assign(tensor: torch.Tensor, index: Any, value: Any) -> None:
         source = value
     else:
         source = torch.scalar_tensor(value)
-    aten.copy_.default(indexed(tensor, index), source)
+    aten.copy_.default(index_by_ops(tensor, index), source)

@@ -46,7 +46,7 @@ from gnnplace.torch_names import (
 from gnnplace.tracing.calls import SelectedRow, ctc_loss, find_selection
 from gnnplace.tracing.fakes import without_pretended_gpus
 from gnnplace.tracing.guards import assertions
-from gnnplace.tracing.guards.failures import on_numbers
+from gnnplace.tracing.guards.failures import describe_number_dependence
 from gnnplace.tracing.tensors import get_storage_key
 from gnnplace.tracing.user_code import user_place
 
@@ -123,7 +123,7 @@ def as_eager() -> Iterator[list[str]]:
         for owner, name, replacement in (
             (FunctionalTensor, "tolist", _as_list),
             (FunctionalTensor, "__bool__", torch.Tensor.__bool__),
-            (nn.Module, "to", _converted),
+            (nn.Module, "to", _convert_module),
             (functional, "gaussian_nll_loss", _gaussian_nll_loss),
             (functional, "ctc_loss", ctc_loss),
             (torch, "_check_tensor_all_with", checks.check_tensor),
@@ -214,7 +214,7 @@ class _ConstantCall:
 
     def run(self, numbers: Mapping[int, torch.Tensor]) -> object:
         """Call the function on numbers of its tensors, by the ids of those without."""
-        return _called(self.function, self.leaves, self.form, numbers)
+        return _call_on_numbers(self.function, self.leaves, self.form, numbers)
 
 
 class _Constants(TorchFunctionMode):
@@ -290,7 +290,7 @@ class _Constants(TorchFunctionMode):
         numbers = self.numbers(leaves)
         if numbers:
             with disable_current_modes(), DisableTorchFunction():
-                return _called(func, leaves, form, numbers)
+                return _call_on_numbers(func, leaves, form, numbers)
         if not args or not fake_tensor.is_fake(args[0]):
             return None
         answer: object | None = assertions.answer(func.__name__, args[0])
@@ -399,10 +399,12 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
     if code.co_filename.startswith(_PACKAGE) and code.co_name != "__torch_function__":
         return  # what records the step looks at shapes
     place = selections[0].place
-    raise CaptureError(f"capture failed{place}: {on_numbers('masked_select', place)}")
+    raise CaptureError(
+        f"capture failed{place}: {describe_number_dependence('masked_select', place)}"
+    )
 
 
-def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+def _convert_module(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
     """Run `Module.to`, which torch refuses for traced tensors also where nothing changes."""
     device, dtype, _, layout = parse_to(*args, **options)
     tensors = [*module.parameters(), *module.buffers()]
@@ -469,7 +471,7 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
     return pytree.tree_map(number, sizes)
 
 
-def _called(
+def _call_on_numbers(
     func: Function,
     leaves: list[Any],
     form: pytree.TreeSpec,

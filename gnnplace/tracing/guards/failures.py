@@ -145,7 +145,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     """Return what failed, and what to write instead."""
     if type(error).__name__ in UNKNOWN:
-        message = on_numbers(str(error).partition("(")[0], place, module)
+        message = describe_number_dependence(
+            str(error).partition("(")[0], place, module
+        )
         is_branch = source_line(place).startswith("if ")
         return message + (
             _find_dropped_layers(module) if is_branch else _find_experts_hint(module)
@@ -172,7 +174,7 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
         message = f"its class does not take these inputs ({message})"
     elif not isinstance(error, GnnplaceError):
         message = f"{type(error).__name__}: {message}"
-    remedy = on_error(str(error), place)
+    remedy = suggest_mend(str(error), place)
     if remedy:
         return f"{message}; {remedy}"
     return message
@@ -206,7 +208,9 @@ def _find_experts_hint(module: nn.Module | None) -> str:
     )
 
 
-def on_numbers(op: str, place: str, module: nn.Module | None = None) -> str:
+def describe_number_dependence(
+    op: str, place: str, module: nn.Module | None = None
+) -> str:
     """Return the error for a step that depends on the numbers of a tensor.
 
     Args:
@@ -263,7 +267,7 @@ def _find_numbers_hint(op: str, line: str) -> tuple[str, str]:
     return " (as an `if`, `item()` or a boolean index does)", "use torch.where"
 
 
-def on_error(text: str, place: str) -> str:
+def suggest_mend(text: str, place: str) -> str:
     """Return what to try after another error; empty if nothing is known."""
     line = source_line(place)
     if "torch.cond(" in line:

@@ -1,14 +1,16 @@
 """`Fingerprint`: the state of model and optimizer that a recorded step assumes, and changes of it.
 
-A recording is of a model as it was: which tensors its modules hold, their types and flags, their
-hooks, the plain attributes that its code read (`training`, a dropout's `p`, a configuration), and
-the parameters and the state of the optimizer. `changes` compares all that before a step, by
-comparisons of lists in C: O(modules + tensors), below 0.2 ms for GPT-2. (A tensor on another device
-is seen by its memory.) Values that code reads outside of the modules, of the loss too, are compared
-with it (`outside_reads`).
+A recorded step is valid only for the model as it was: the tensors of its modules, their types,
+flags and hooks, the plain attributes that code read (`training`, a dropout's `p`, a configuration),
+and the parameters and the state of the optimizer. Values that the code of the model or the loss
+reads outside of modules belong to it, too (`outside_reads`).
 
-An attribute that the step writes itself (a counter) is no change: `proof` has said already that no
-later step depends on it.
+`changes` compares all this before a step. It compares lists in C, which takes O(modules + tensors):
+less than 0.2 ms for GPT-2. Devices of tensors are not in these lists. A tensor that moves to
+another device gets another address, which is.
+
+An attribute that the step itself writes (a counter) is no change: `proof` has shown that no later
+step depends on it.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ HIDDEN = (
     "forward",
     "_flat_weights",
 )
-"""What torch itself reads of modules."""
+"""Attributes of modules that torch itself reads, which `reading` does not note."""
+# Getters of a tensor's attributes.
 LEARNS, DTYPE, DEVICE, *TENSOR_HOOKS = map(
     attrgetter,
     (
@@ -71,18 +74,21 @@ LEARNS, DTYPE, DEVICE, *TENSOR_HOOKS = map(
     ),
 )
 NAMES = ("requires_grad", "dtype", "device", "hooks", "post-accumulate hooks")
+"""Names of these attributes for messages."""
 SAVED = ("architectures", "dtype", "_name_or_path")
-"""Fields that transformers (5.23) writes into a configuration as it saves a model; nothing computes
-by them."""
-MEMORY, STATE = "memory", "state"
-"""Kinds of changes that a step can follow: other memory of a tensor, other optimizer state."""
+"""Fields that transformers (5.23) writes into a configuration when it saves a model. No computation
+depends on them."""
+MEMORY = "memory"
+"""The kind of change that a tensor has other memory. A step can follow it."""
+STATE = "state"
+"""The kind of change that the optimizer has other state. A step can follow it."""
 
 
 class Reads(dict[tuple[int, str], tuple[Any, Any]]):
-    """Values of attributes that code read, with the plain data in each, by module's id and name.
+    """The attributes that code read: value and plain data, by the module's id and the name.
 
     Attributes:
-        writes: ids of objects and keys of them that the code changes itself.
+        writes: The entries that the code itself changes: id of an object, and key in it.
     """
 
     def __init__(self) -> None:
@@ -94,8 +100,8 @@ class Change(NamedTuple):
     """A difference from the model as it was recorded.
 
     Attributes:
-        kind: `MEMORY`, `STATE`, or something that no step can follow.
-        words: what changed; of `MEMORY` the tensor alone.
+        kind: `MEMORY`, `STATE`, or a word for a change that no step can follow.
+        words: The change as a message; for `MEMORY` only the tensor's title.
     """
 
     kind: str
@@ -103,29 +109,40 @@ class Change(NamedTuple):
 
 
 class _Reader:
-    """Attributes that are read and written of the modules of a model."""
+    """A record of the attributes of a model's modules that code reads and writes.
+
+    Args:
+        model: The model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self.ids = {id(m) for _, m in owners(model)}
+        self.ids = {id(module) for _, module in owners(model)}
         self.reads = Reads()
         self.written: set[tuple[int, str]] = set()
 
 
 _READERS: list[_Reader] = []
-"""Readers of all threads."""
+"""Readers of all threads that are recording now."""
 _LOCK = Lock()
+"""Held while the list of readers changes, and torch's methods with it."""
 
 
 @contextmanager
-def reading(model: nn.Module) -> Iterator[Reads]:
-    """Note plain attributes of modules that code reads within, but for those that it writes."""
+def note_attribute_reads(model: nn.Module) -> Iterator[Reads]:
+    """Note the attributes of modules that code reads within, except those that it writes.
+
+    Torch's `__getattribute__` and `__setattr__` of modules are replaced while any thread is within.
+
+    Yields:
+        The attributes, complete at the end.
+    """
     reader = _Reader(model)
     with _LOCK:
         _READERS.append(reader)
         WRITES.append(reader.reads.writes)
         if len(_READERS) == 1:
-            nn.Module.__getattribute__ = _noting  # type: ignore[method-assign, assignment]
-            nn.Module.__setattr__ = _writing  # type: ignore[method-assign, assignment]
+            nn.Module.__getattribute__ = _note_read  # type: ignore[method-assign, assignment]
+            nn.Module.__setattr__ = _note_write  # type: ignore[method-assign, assignment]
     try:
         yield reader.reads
     finally:
@@ -136,23 +153,22 @@ def reading(model: nn.Module) -> Iterator[Reads]:
             ]
             if not _READERS:
                 del nn.Module.__getattribute__
-                nn.Module.__setattr__ = _PUT  # type: ignore[method-assign]
+                nn.Module.__setattr__ = _SET_ATTRIBUTE  # type: ignore[method-assign]
+        # An attribute also counts as written if its value changed inside.
         for key, (value, data) in [*reader.reads.items()]:
             if key in reader.written or find_plain_data(value) != data:
                 del reader.reads[key]
 
 
-_PUT = nn.Module.__setattr__
+_SET_ATTRIBUTE = nn.Module.__setattr__
+"""Torch's own method."""
 
 
-def _noting(self: nn.Module, name: str) -> Any:
+def _note_read(self: nn.Module, name: str) -> Any:
     """Return an attribute of a module, as `__getattribute__` does, and note that it was read."""
     value = object.__getattribute__(self, name)
-    if (
-        name[:2] != "__"
-        and name not in HIDDEN
-        and name in object.__getattribute__(self, "__dict__")
-    ):
+    is_hidden = name[:2] == "__" or name in HIDDEN
+    if not is_hidden and name in object.__getattribute__(self, "__dict__"):
         key = id(self), name
         for reader in _READERS[:]:
             if id(self) in reader.ids and key not in reader.reads:
@@ -160,60 +176,77 @@ def _noting(self: nn.Module, name: str) -> Any:
     return value
 
 
-def _writing(self: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute of a module, as `__setattr__` does, and note it."""
+def _note_write(self: nn.Module, name: str, value: Any) -> None:
+    """Set an attribute of a module, as `__setattr__` does, and note that it was written."""
     for reader in _READERS[:]:
         reader.written.add((id(self), name))
-    _PUT(self, name, value)
+    _SET_ATTRIBUTE(self, name, value)
 
 
 def find_plain_data(value: object) -> Any:
-    """Return the plain data in an object, dict or list: of a configuration its entries."""
+    """Return the plain data (numbers, text) in an object, or None if it holds none.
+
+    It is the entries of a dict or of an object such as a configuration, the items of a list, or the
+    data of an array.
+    """
     if isinstance(value, (*OPAQUE, *DATA)):
         return None
     items = content(value)
     if items is None:
         return array_data(value)
     if isinstance(items, dict):
-        return [(k, x) for k, x in items.items() if isinstance(x, DATA)]
-    return [x for x in items if isinstance(x, DATA)]
+        return [(key, item) for key, item in items.items() if isinstance(item, DATA)]
+    return [item for item in items if isinstance(item, DATA)]
 
 
-def _entries(
+def _find_entries(
     value: object, writes: Collection[tuple[int, Any]] = ()
 ) -> tuple[dict[Any, Any], list[Any]]:
-    """Return the dict in which an object keeps its data, and the keys of plain data in it."""
+    """Return the dict in which an object keeps its data, and the keys of plain data in it.
+
+    Args:
+        value: The object.
+        writes: Entries that code writes itself, as `Reads.writes`. Their keys are left out.
+
+    Returns:
+        Both empty if the object keeps its data elsewhere, as a list or a random generator does.
+    """
     if isinstance(value, dict):
         table = value
     else:
         table = getattr(value, "__dict__", {})
     items = content(value)
     if not isinstance(items, dict) or items.keys() != table.keys():
-        return {}, []  # such as a list, or a generator of random numbers
-    ignored = {key for i, key in writes if i == id(value)}
-    ignored.update(SAVED if hasattr(value, "save_pretrained") else ())
-    return table, [
-        key for key, x in table.items() if isinstance(x, DATA) and key not in ignored
-    ]
+        return {}, []
+    ignored = {key for owner, key in writes if owner == id(value)}
+    if hasattr(value, "save_pretrained"):  # a configuration of transformers
+        ignored.update(SAVED)
+    keys = []
+    for key, item in table.items():
+        if isinstance(item, DATA) and key not in ignored:
+            keys.append(key)
+    return table, keys
 
 
 class _Snapshot(NamedTuple):
-    """The values that are compared, as lists, so that two snapshots are compared in C.
+    """The values to compare, as lists, so that two snapshots are compared in C.
 
     Attributes:
-        tables: whether an empty table of a module was filled, and objects in the others.
-        hooks: hooks of modules, without modules that have none.
+        tables: Whether a table of a module that was empty has entries now; the sizes of the other
+            tables; the ids of the objects in them. Tables are a module's parameters, buffers and
+            submodules.
+        hooks: Hooks of the modules that have some.
         learns: `requires_grad` of each tensor.
-        dtypes: type of each tensor.
-        tensor_hooks: hooks of each tensor; empty if there are none.
-        accumulate_hooks: post-accumulate hooks of each tensor; empty if there are none.
-        memory: address of each tensor.
-        attributes: value of each attribute that code read.
-        contents: plain data in each container among these.
-        groups: parameters of the optimizer.
-        constants: versions of tensors that are constants.
-        forwards: forward functions that modules have as attributes.
-        state: objects of the optimizer's state.
+        dtypes: Type of each tensor.
+        tensor_hooks: Hooks of each tensor; empty if no tensor has any.
+        accumulate_hooks: Post-accumulate hooks of each tensor; empty if no tensor has any.
+        memory: Address of each tensor.
+        attributes: Value of each attribute that code read.
+        contents: Plain data in each container among these values.
+        groups: Ids of the optimizer's parameters.
+        constants: Versions of tensors that are taken to be constant.
+        forwards: Forward functions that modules have as attributes of their own.
+        state: Ids of the objects in the optimizer's state.
     """
 
     tables: list[Any]
@@ -232,14 +265,14 @@ class _Snapshot(NamedTuple):
 
 
 class _Container(NamedTuple):
-    """A container or object that an attribute holds, and that may change inside.
+    """A container or object that is the value of an attribute and may change inside.
 
     Attributes:
-        value: the container.
-        name: name of the attribute.
+        value: The container.
+        name: Name of the attribute.
         title: The object that has the attribute, in words.
-        table: the dict that keeps its data; empty if it has none.
-        keys: keys of plain data in the dict.
+        table: The dict that keeps the container's data; empty if there is none.
+        keys: Keys of plain data in the dict.
     """
 
     value: Any
@@ -249,22 +282,22 @@ class _Container(NamedTuple):
     keys: list[Any]
 
     def data(self) -> object:
-        """Return the plain data in it."""
+        """Return the plain data in the container, in a form that can be compared."""
         if self.keys:
             return (len(self.table), *map(self.table.get, self.keys))
         return find_plain_data(self.value)
 
 
 class Fingerprint:
-    """Facts that held while a step was recorded.
+    """The state of a model and an optimizer in which a step was recorded.
 
     Args:
-        model: The model that was recorded; it may change.
-        optimizer: The optimizer of the loop, if it has one.
+        model: The model that was recorded. It may change later.
+        optimizer: The optimizer of the training loop, if there is one.
         read: Attributes that `reading` noted.
         loss: The loss of the step, if it is not the model's own.
-        follows: Says of a tensor that is not the model's whether the step follows numbers that
-            change in place; None: of every one.
+        follows: Returns whether the step reads a tensor outside of the model anew each time, so
+            that its numbers may change in place; None: it reads all of them anew.
     """
 
     def __init__(
@@ -287,10 +320,10 @@ class Fingerprint:
         self._hooks = [
             getattr(module, key) for module in modules.values() for key in HOOKS
         ]
-        self._titles = [title for title, _ in _state(model)]
-        self._tensors = [tensor for _, tensor in _state(model)]
+        self._titles = [title for title, _ in _list_tensors(model)]
+        self._tensors = [tensor for _, tensor in _list_tensors(model)]
 
-        # Attributes of modules that were read, and values outside of them that code reads.
+        # Attributes of modules that code read, and values outside of modules that it reads.
         dicts = {id(module): module.__dict__ for _, module in owners(model)}
         self._forwards = [*dicts.values()]
         values = [value for value, _ in read.values()]
@@ -304,50 +337,55 @@ class Fingerprint:
         self.take()
 
     def _find_containers(self, read: Reads) -> list[_Container]:
-        """Return containers and objects that attributes hold and that may change inside."""
+        """Return the containers and objects in attributes that may change inside, each once."""
         containers: dict[int, _Container] = {}
         for table, name, title in self._attributes:
             value = table.get(name)
             for item in inside(value):
                 if item is not value and not isinstance(item, HELD):
                     continue
-                if (
-                    find_plain_data(item)
-                    and type(item) is not tuple
-                    and id(item) not in containers
-                ):
-                    entries, keys = _entries(item, read.writes)
-                    containers[id(item)] = _Container(item, name, title, entries, keys)
+                # A tuple cannot change, and what holds no plain data cannot be compared.
+                if not find_plain_data(item) or type(item) is tuple:
+                    continue
+                if id(item) in containers:
+                    continue
+                entries, keys = _find_entries(item, read.writes)
+                containers[id(item)] = _Container(
+                    value=item, name=name, title=title, table=entries, keys=keys
+                )
         return [*containers.values()]
 
     def _find_constants(
         self, follows: Callable[[torch.Tensor], bool] | None
     ) -> list[torch.Tensor]:
-        """Return tensors of attributes that are not the model's and whose changes are not seen."""
+        """Return the tensors in attributes, outside of the model, that the step has as constants.
+
+        The step would not see a change of their numbers, so their versions are compared.
+        """
         if follows is None:
             return []
         model_tensors = {*map(id, self._tensors)}
         values = (table.get(name) for table, name, _ in self._attributes)
-        return [
-            x
-            for x in find_tensors(values)
-            if id(x) not in model_tensors and not follows(x)
-        ]
+        constants = []
+        for tensor in find_tensors(values):
+            if id(tensor) not in model_tensors and not follows(tensor):
+                constants.append(tensor)
+        return constants
 
     def take(self) -> None:
-        """Take the model and the optimizer as they are for right."""
+        """Accept the model and the optimizer as they are now: later changes are from this state."""
         self._filled = [table for table in self._tables if table]
         self._empty = [table for table in self._tables if not table]
         self._devices = [*map(DEVICE, self._tensors)]
-        self._recorded = self._now()
+        self._recorded = self._take_snapshot()
         self._recorded_hooks = [*map(tuple, self._hooks)]
 
     def take_state(self) -> None:
-        """Take the optimizer's state as it is for right."""
-        self._recorded = self._recorded._replace(state=self._state_now())
+        """Accept the optimizer's state as it is now."""
+        self._recorded = self._recorded._replace(state=self._get_state_ids())
 
-    def _now(self) -> _Snapshot:
-        """Return the facts of this moment."""
+    def _take_snapshot(self) -> _Snapshot:
+        """Return the values to compare as they are now."""
         if self._optimizer:
             groups = self._optimizer.param_groups
         else:
@@ -358,62 +396,71 @@ class Fingerprint:
             hooks=[*map(tuple, filter(None, self._hooks))],
             learns=[*map(LEARNS, self._tensors)],
             dtypes=[*map(DTYPE, self._tensors)],
-            tensor_hooks=self._hooked(TENSOR_HOOKS[0]),
-            accumulate_hooks=self._hooked(TENSOR_HOOKS[1]),
+            tensor_hooks=self._get_hooks(TENSOR_HOOKS[0]),
+            accumulate_hooks=self._get_hooks(TENSOR_HOOKS[1]),
             memory=[*map(torch.Tensor.data_ptr, self._tensors)],
             attributes=[table.get(name) for table, name, _ in self._attributes],
             contents=[container.data() for container in self._containers],
             groups=[*map(id, chain.from_iterable(group["params"] for group in groups))],
             constants=[*map(version, self._constants)],
             forwards=[attributes.get("forward") for attributes in self._forwards],
-            state=self._state_now(),
+            state=self._get_state_ids(),
         )
 
-    def _hooked(self, table: Callable[[torch.Tensor], Any]) -> list[Any]:
-        """Return the hooks in a table of each tensor, which grows in place; empty if none."""
+    def _get_hooks(self, table: Callable[[torch.Tensor], Any]) -> list[Any]:
+        """Return the hooks of each tensor; empty if no tensor has any.
+
+        They are copied, as torch adds hooks to a tensor's table in place.
+
+        Args:
+            table: Returns the table of a tensor.
+        """
         tables = [*map(table, self._tensors)]
         if any(tables):
-            return [tuple(x or ()) for x in tables]
+            return [tuple(hooks or ()) for hooks in tables]
         return []
 
-    def _state_now(self) -> list[int]:
-        """Return ids of the objects in the optimizer's state."""
+    def _get_state_ids(self) -> list[int]:
+        """Return the ids of the objects in the optimizer's state."""
         states = self._optimizer.state.values() if self._optimizer else ()
         return [*map(id, chain.from_iterable(map(dict.values, states)))]
 
     def changes(self) -> list[Change]:
         """Return what differs from the recording; empty in nearly every step."""
-        snapshot = self._now()
+        snapshot = self._take_snapshot()
+        # Tensors and arrays among attributes have no truth value: they are compared one by one.
         try:
             if snapshot == self._recorded:
                 return []
-        except (RuntimeError, ValueError):  # tensors or arrays among attributes
+        except (RuntimeError, ValueError):
             pass
         return [
-            *self._of_modules(snapshot),
+            *self._list_module_changes(snapshot),
             *self._list_tensor_changes(snapshot),
             *self._list_attribute_changes(snapshot),
             *self._list_optimizer_changes(snapshot),
         ]
 
-    def _of_modules(self, snapshot: _Snapshot) -> Iterator[Change]:
-        """Yield changes of modules, of what they hold and of their hooks."""
+    def _list_module_changes(self, snapshot: _Snapshot) -> Iterator[Change]:
+        """Yield changes of modules, of their tensors and submodules, and of their hooks."""
         if snapshot.tables != self._recorded.tables:
-            tensors = dict(_state(self._model))
-            pairs = zip(self._titles, self._tensors, strict=True)
-            changed = (
-                title for title, tensor in pairs if tensors.get(title) is not tensor
-            )
-            title = next(changed, "a module or parameter")
+            tensors = dict(_list_tensors(self._model))
+            title = "a module or parameter"
+            for recorded_title, tensor in zip(self._titles, self._tensors, strict=True):
+                if tensors.get(recorded_title) is not tensor:
+                    title = recorded_title
+                    break
             yield Change(
                 "identity", f"{title} is another object than when the step was recorded"
             )
         if snapshot.hooks != self._recorded.hooks:
+            # Every module has as many tables of hooks as there are `HOOKS`.
             hooks = zip(map(tuple, self._hooks), self._recorded_hooks, strict=True)
-            i = next(i for i, (a, b) in enumerate(hooks) if a != b) // len(HOOKS)
-            yield Change(
-                "hooks", f"module {self._paths[i]!r} has other hooks than when recorded"
+            table_index = next(
+                i for i, (now, recorded) in enumerate(hooks) if now != recorded
             )
+            path = self._paths[table_index // len(HOOKS)]
+            yield Change("hooks", f"module {path!r} has other hooks than when recorded")
 
     def _list_tensor_changes(self, snapshot: _Snapshot) -> Iterator[Change]:
         """Yield changes of flags, types, devices, hooks and memory of tensors."""
@@ -426,6 +473,7 @@ class Fingerprint:
             (snapshot.accumulate_hooks, recorded.accumulate_hooks),
         )
         for i, title in enumerate(self._titles):
+            # A column of hooks is empty if no tensor has any.
             pairs = [(a[i] if a else (), b[i] if b else ()) for a, b in columns]
             for name, (value, value_before) in zip(NAMES, pairs, strict=True):
                 if value != value_before and "hooks" in name:
@@ -435,12 +483,13 @@ class Fingerprint:
                         name,
                         f"{title}: its {name} was {value_before}, now it is {value}",
                     )
-            is_moved = snapshot.memory[i] != recorded.memory[i]
-            if is_moved and all(a == b for a, b in pairs[:3]):
+            # Other memory alone, with the same flag, type and device, can be followed.
+            has_moved = snapshot.memory[i] != recorded.memory[i]
+            if has_moved and all(a == b for a, b in pairs[:3]):
                 yield Change(MEMORY, title)
 
     def _list_attribute_changes(self, snapshot: _Snapshot) -> Iterator[Change]:
-        """Yield changes of attributes, of what they hold, and of values outside of modules."""
+        """Yield changes of attributes, of data inside of them, and of values outside of modules."""
         recorded = self._recorded
         pairs = zip(
             self._attributes, snapshot.attributes, recorded.attributes, strict=True
@@ -461,12 +510,16 @@ class Fingerprint:
                 words = f"{container.title}: its {container.name} holds other values"
                 yield Change(container.name, words)
         if snapshot.constants != recorded.constants:
-            yield Change("constant", self._constant(snapshot.constants))
+            yield Change("constant", self._describe_constant(snapshot.constants))
         if any(map(operator.is_not, snapshot.forwards, recorded.forwards)):
             yield Change("forward", "a module has another forward than when recorded")
 
-    def _constant(self, versions: list[Any]) -> str:
-        """Return which of the tensors that are constants has changed."""
+    def _describe_constant(self, versions: list[Any]) -> str:
+        """Return the message that names the constant tensor which has changed.
+
+        Args:
+            versions: Versions of the constants now.
+        """
         pairs = zip(self._constants, versions, self._recorded.constants, strict=True)
         tensor = next(tensor for tensor, a, b in pairs if a != b)
         for table, name, title in self._attributes:
@@ -484,10 +537,9 @@ class Fingerprint:
             yield Change(STATE, "the optimizer's state is another one")
 
 
-def _state(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield parameters and buffers with their titles."""
-    for kind, named in (
-        ("parameter", model.named_parameters()),
-        ("buffer", model.named_buffers()),
-    ):
-        yield from ((f"{kind} {name!r}", tensor) for name, tensor in named)
+def _list_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the title and the tensor of every parameter and buffer."""
+    for name, parameter in model.named_parameters():
+        yield f"parameter {name!r}", parameter
+    for name, buffer in model.named_buffers():
+        yield f"buffer {name!r}", buffer

@@ -249,7 +249,7 @@ class Numbering(BareMode):
             return func(*self._fake(args), **self._fake(kwargs))
         return func(*args, **kwargs)
 
-    def made_by(
+    def number_made(
         self,
         key: Hashable,
         operands: Sequence[torch.Tensor],

@@ -30,9 +30,9 @@ from gnnplace.errors import CaptureError
 from gnnplace.foreign import patch_private, read_private
 from gnnplace.torch_names import REGION, FakeTensor, FakeTensorMode
 from gnnplace.tracing.fakes import make_fake_mode, without_numbers
-from gnnplace.tracing.guards.alike import StandIn, left_out
+from gnnplace.tracing.guards.alike import StandIn, replace_by_stand_ins
 from gnnplace.tracing.guards.attributes import Attributes
-from gnnplace.tracing.guards.failures import on_numbers
+from gnnplace.tracing.guards.failures import describe_number_dependence
 from gnnplace.tracing.guards.numbering import UNLIKE, Numbering
 from gnnplace.tracing.guards.watch import other_generators
 from gnnplace.tracing.step import StepModule
@@ -172,7 +172,7 @@ def prove_apart(
         The proof; None if there is none, and the whole step must be followed.
     """
     try:
-        with left_out(step, stands):
+        with replace_by_stand_ins(step, stands):
             return _Judge(_Runs(step, mode), replay, name).proof()
     except Exception:  # the whole step says what and where
         return None
@@ -294,7 +294,7 @@ class _Runs:
                 if run.asked[1]:
                     place, op = run.asked
                     run.faults["asked"] = (
-                        f"its forward pass{place}: {on_numbers(op, place)}"
+                        f"its forward pass{place}: {describe_number_dependence(op, place)}"
                     )
                 return run, self._end(run, output, inputs, list(_state(self.step)))
 
@@ -444,7 +444,7 @@ class _Judge:
                 repr(n.removeprefix("model.")) for n in attributes.changed[:3]
             )
             raise self._refusal(lasting(names))
-        recording, differing = self._compared(outcome)
+        recording, differing = self._compare(outcome)
         if differing:
             raise self._refusal(self._cause(differing, recording))
         self._check_gradients(run)
@@ -462,7 +462,7 @@ class _Judge:
         """Return an error of the model."""
         return CaptureError(f"{self.name}: {words}")
 
-    def _compared(self, outcome: Numbers) -> tuple[_Run, list[str]]:
+    def _compare(self, outcome: Numbers) -> tuple[_Run, list[str]]:
         """Return the recording's run, and the values that differ after it.
 
         The cache of fake tensors forgets which results of an op are one tensor; where something

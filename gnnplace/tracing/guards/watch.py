@@ -1,7 +1,7 @@
 """Watches a model's code while its step is traced, and refuses code that a recording cannot repeat.
 
 A captured step is a fixed list of operations. Python code runs only once, during capture, and must
-do the same then as in every later step. `watched` refuses:
+do the same then as in every later step. `watch_step` refuses:
 
 * random numbers from Python's or numpy's generators, and seeds set anew at every step;
 * a number of a tensor that the code asks for and then goes on without (`try: x.item()`);
@@ -46,7 +46,7 @@ Patch = AbstractContextManager[object]
 
 
 @contextmanager
-def watched() -> Iterator[None]:
+def watch_step() -> Iterator[None]:
     """Refuse what a captured step cannot repeat; generators are left as they were.
 
     Raises:

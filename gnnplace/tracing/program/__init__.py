@@ -3,9 +3,9 @@
 `Program` is plain data: inputs, operations (`ProgramOp`) that name what they read (`Ref`), and a
 shape and type for every value (`ValueInfo`). `CutBatch` says which share of a batch it is of. This
 package also has what is computed from a program alone: its graph (`program_graph`), the same step
-over micro-batches (`microbatched`), the functions that stand in it beside ATen's (`operations`,
-`optimizers`, fused attention off the CPU), and the random numbers that its ops draw (`Seeded`,
-`ProgramDraws`).
+over micro-batches (`with_program_microbatches`), the functions that stand in it beside ATen's
+(`operations`, `optimizers`, fused attention off the CPU), and the random numbers that its ops draw
+(`Seeded`, `ProgramDraws`).
 
 `gnnplace.tracing.aten` builds programs. Costs, execution and reports read them. Nothing here runs
 the user's code.
@@ -17,19 +17,23 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.program.cuda import has_cuda_kernel as has_cuda_kernel
-    from gnnplace.tracing.program.cuda import on_cuda as on_cuda
+    from gnnplace.tracing.program.cuda import move_to_cuda as move_to_cuda
     from gnnplace.tracing.program.cut_batch import GIVEN as GIVEN
     from gnnplace.tracing.program.cut_batch import CutBatch as CutBatch
     from gnnplace.tracing.program.draws import ProgramDraws as ProgramDraws
     from gnnplace.tracing.program.draws import Seeded as Seeded
     from gnnplace.tracing.program.draws import SeededAgain as SeededAgain
-    from gnnplace.tracing.program.microbatching import buffer_turns as buffer_turns
-    from gnnplace.tracing.program.microbatching import microbatched as microbatched
+    from gnnplace.tracing.program.microbatching import (
+        list_buffer_turns as list_buffer_turns,
+    )
+    from gnnplace.tracing.program.microbatching import (
+        with_program_microbatches as with_program_microbatches,
+    )
     from gnnplace.tracing.program.operations import mean_gradient as mean_gradient
     from gnnplace.tracing.program.operations import seeded as seeded
     from gnnplace.tracing.program.operations import set_step as set_step
     from gnnplace.tracing.program.optimizers import Optimizer as Optimizer
-    from gnnplace.tracing.program.optimizers import optimizer as optimizer
+    from gnnplace.tracing.program.optimizers import make_optimizer as make_optimizer
     from gnnplace.tracing.program.portable_attention import PORTABLE as PORTABLE
     from gnnplace.tracing.program.portable_attention import attention as attention
     from gnnplace.tracing.program.portable_attention import (

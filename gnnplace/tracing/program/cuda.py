@@ -55,7 +55,7 @@ def has_cuda_kernel(op: OpOverload) -> bool:
         if plain_name.startswith(HOST):
             return False
         if torch.version.cuda is None:
-            listed = _listed().get(plain_name)
+            listed = _list_cuda_kernels().get(plain_name)
         else:
             listed = None
         if listed is not None:
@@ -65,7 +65,7 @@ def has_cuda_kernel(op: OpOverload) -> bool:
 
 
 @cache
-def _listed() -> dict[str, bool]:
+def _list_cuda_kernels() -> dict[str, bool]:
     """Return, for every overload of torch's own list, whether it has a kernel for CUDA."""
     entries = {str(entry["func"]).partition("(")[0]: entry for entry in _entries()}
 
@@ -99,7 +99,7 @@ def _entries() -> list[dict[str, Any]]:
     return entries
 
 
-def on_cuda(program: Program) -> Program:
+def move_to_cuda(program: Program) -> Program:
     """Return the program with its values as they are on GPUs; the ops are the same."""
     values = dict(program.values)
     for op in program.ops:

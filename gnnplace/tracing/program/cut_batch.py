@@ -71,7 +71,7 @@ class CutBatch:
         """Return the values that every share reads of a whole batch, by name."""
         if self.numbers is None:
             return {}
-        return dict(zip(self.given, _called(self.numbers, inputs), strict=True))
+        return dict(zip(self.given, _call_graph(self.numbers, inputs), strict=True))
 
     def check(self, inputs: Sequence[torch.Tensor]) -> None:
         """Refuse a whole batch whose shares have unequal counts, where they must be equal.
@@ -81,7 +81,9 @@ class CutBatch:
         """
         if self.counts is None:
             return
-        counts_by_share = [_called(self.counts, share) for share in self.cut(inputs)]
+        counts_by_share = [
+            _call_graph(self.counts, share) for share in self.cut(inputs)
+        ]
         for counts in zip(*counts_by_share, strict=True):
             for index, count in enumerate(counts):
                 if not torch.equal(counts[0], count):
@@ -92,7 +94,7 @@ class CutBatch:
                     )
 
 
-def _called(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Tensors:
+def _call_graph(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Tensors:
     """Return what a graph makes of tensors of a batch."""
     slots = module.graph.find_nodes(op="placeholder")
     converted = [

@@ -24,7 +24,7 @@ from gnnplace.tracing.program.program import (
 )
 
 
-def microbatched(program: Program, count: int) -> Program:
+def with_program_microbatches(program: Program, count: int) -> Program:
     """Put `count` copies of forward and backward in flight, with one update at the end.
 
     Copy k of op `x` is `x#k`, of value `v` `v#k`, of user input `input.0` `input.0#k`. Parameters,
@@ -95,7 +95,7 @@ def with_inputs(
     return replace(program, initial=initial)
 
 
-def buffer_turns(program: Program) -> list[tuple[int, int]]:
+def list_buffer_turns(program: Program) -> list[tuple[int, int]]:
     """Return pairs of ops (a, b), by index: `b` reads or changes a buffer that `a` changes."""
     writers: dict[str, list[int]] = {}
     for i, op in enumerate(program.ops):
@@ -123,7 +123,7 @@ class _MicrobatchTransform:
         self.single |= {r for op in updates for r in op.results if r is not None}
         self.updates = {op.name for op in updates}
         self.turns: dict[str, list[str]] = {}
-        for writer, toucher in buffer_turns(program):
+        for writer, toucher in list_buffer_turns(program):
             names = program.ops[writer].name, program.ops[toucher].name
             self.turns.setdefault(names[1], []).append(names[0])
 

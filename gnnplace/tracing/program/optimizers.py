@@ -44,7 +44,7 @@ class Optimizer:
         del name  # all parameters have the same state
         return dict(zip(self.state, self.new_state(parameter), strict=True))
 
-    def update_of(self, name: str) -> Callable[..., None]:
+    def get_update(self, name: str) -> Callable[..., None]:
         """Return what updates the parameter of a name; called as `update` is."""
         del name  # all parameters are updated alike
         return self.update
@@ -94,7 +94,7 @@ def adam(
     return Optimizer("adam", operations.adam_update, ADAM_STATE, constants)
 
 
-def optimizer(name: str | Optimizer) -> Optimizer:
+def make_optimizer(name: str | Optimizer) -> Optimizer:
     """Return the optimizer of a name with its default hyper-parameters.
 
     Raises:

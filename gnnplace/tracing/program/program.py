@@ -74,7 +74,8 @@ class ProgramOp:
         module: Qualified name of the module whose code it is, such as "features.0".
         after: Ops that come before it although no value flows (those that read what it changes).
         view: Its result shares memory with an input: it costs nothing and stays on that device.
-        beside: Whether it is the code of no module, such as the loss or a sum of gradients.
+        is_outside_modules: Whether it is the code of no module, such as the loss or a sum of
+            gradients.
     """
 
     name: str
@@ -86,7 +87,7 @@ class ProgramOp:
     module: str | None
     after: tuple[str, ...] = ()
     view: bool = False
-    beside: bool = False
+    is_outside_modules: bool = False
 
     @cached_property
     def reads(self) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def _orders(
     return [(earlier, 0.0, followers[earlier]) for earlier in sorted(followers)]
 
 
-def touched(program: Program) -> dict[str, list[int]]:
+def find_touching_ops(program: Program) -> dict[str, list[int]]:
     """Return the ops that read or change each parameter, optimizer tensor and changing buffer.
 
     Views of these count too. A parameter's class also has the op that makes its gradient, and
@@ -153,7 +153,7 @@ def _classes(program: Program) -> tuple[str | None, ...]:
 
     same = DisjointSet(range(len(program.ops)))
     label: dict[int, str] = {}
-    for name, members in touched(program).items():
+    for name, members in find_touching_ops(program).items():
         for op in members:
             same.merge(members[0], op)
         label.setdefault(members[0], name)

@@ -31,7 +31,7 @@ from gnnplace.tracing.rules.rule import (
     Rule,
     RuleDraft,
     Share,
-    whole,
+    make_unsplit_rule,
 )
 
 HEADS = "heads"
@@ -53,7 +53,7 @@ DROPOUT = "its dropout draws other numbers on each part"
 def attention(case: Case) -> Rule:
     """Split scaled dot products along batch, heads and queries; 4 FLOP a pair and feature."""
     if case.call.argument(4, "dropout_p", 0.0):
-        return whole(case, DROPOUT)
+        return make_unsplit_rule(case, DROPOUT)
     query = case.shapes[0]
     value = case.results[0]
     lead = tuple(
@@ -119,7 +119,7 @@ def _attend_part(
     """
     arguments = dict(zip(SDPA, args, strict=False)) | kwargs
     if share.parts(ZIGZAG) > 1:
-        return _in_zigzag(call, arguments, share)
+        return _attend_in_zigzag(call, arguments, share)
     parts = share.parts(QUERIES)
     query = arguments["query"]
     if isinstance(query, FakeTensor):
@@ -156,7 +156,9 @@ def _from(arguments: Keywords, query: torch.Tensor, start: int) -> Keywords:
     return result
 
 
-def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tensor:
+def _attend_in_zigzag(
+    call: LayerCall, arguments: Keywords, share: Share
+) -> torch.Tensor:
     """Attend for the i-th and the i-th last of twice as many blocks of queries as parts."""
     parts = share.parts(ZIGZAG)
     place = share.index(ZIGZAG)
@@ -193,9 +195,9 @@ def multi_head_attention(case: Case) -> Rule:
     if case.call.argument(10, "dropout_p", 0.0) and case.call.argument(
         13, "training", True
     ):
-        return whole(case, DROPOUT)
+        return make_unsplit_rule(case, DROPOUT)
     if len(case.shapes[0]) != 3:
-        return whole(case, "attention without a batch")
+        return make_unsplit_rule(case, "attention without a batch")
     draft = RuleDraft(case)
     for slot in range(3):
         draft.read(slot, (None, "1", None))
@@ -240,7 +242,10 @@ def _with_heads(case: Case, rule: Rule) -> Rule:
             axes[slot] = labels
     heads = int(case.call.argument(4, "num_heads"))
     return replace(
-        rule, extents={**rule.extents, HEADS: heads}, reads=tuple(axes), run=_by_heads
+        rule,
+        extents={**rule.extents, HEADS: heads},
+        reads=tuple(axes),
+        run=_attend_by_heads,
     )
 
 
@@ -265,7 +270,7 @@ NAMES = (
 )
 
 
-def _by_heads(
+def _attend_by_heads(
     call: LayerCall, args: Operands, kwargs: Keywords, share: Share
 ) -> object:
     """Attend with some of the heads; outputs are a sum over devices, the first adds the bias."""
@@ -276,7 +281,7 @@ def _by_heads(
     x = arguments["query"]
     heads = arguments["num_heads"]
     length, batch, width = x.shape
-    q, k, v = _projected(arguments, heads // parts, width // heads)
+    q, k, v = _project_heads(arguments, heads // parts, width // heads)
     mask = arguments.get("attn_mask")
     if mask is not None and mask.dtype == torch.bool:  # True: not to be looked at
         mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill(mask, float("-inf"))
@@ -297,7 +302,9 @@ def _by_heads(
     return functional.linear(joined, arguments["out_proj_weight"], bias), weights
 
 
-def _projected(arguments: Keywords, heads: int, features: int) -> list[torch.Tensor]:
+def _project_heads(
+    arguments: Keywords, heads: int, features: int
+) -> list[torch.Tensor]:
     """Return queries, keys and values of some heads. [batch, heads, positions, features]"""
     weights = arguments["in_proj_weight"].chunk(3)
     bias = arguments["in_proj_bias"]

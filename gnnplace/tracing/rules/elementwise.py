@@ -16,9 +16,9 @@ from gnnplace.tracing.rules.rule import (
     Rule,
     RuleDraft,
     Share,
-    numbered,
-    own_part,
-    whole,
+    get_local_part,
+    make_unsplit_rule,
+    number_axes,
 )
 
 ELEMENTWISE = "elementwise"
@@ -61,7 +61,7 @@ def elementwise_rule(case: Case) -> Rule:
     if len(case.shapes[0]) > len(case.results[0]):
         return extreme(case)
     draft = RuleDraft(case)
-    labels = numbered(len(case.results[0]))
+    labels = number_axes(len(case.results[0]))
     for slot in range(len(case.shapes)):
         draft.read(slot, broadcast(case.shapes[slot], case.results[0], labels))
     return draft.rule(ELEMENTWISE, *[labels] * len(case.results))
@@ -80,7 +80,7 @@ def dropout(case: Case) -> Rule:
     Each device draws the mask of the whole tensor and takes its part: the numbers are those of one
     device, as long as all devices draw the same ones.
     """
-    axes = numbered(len(case.results[0]))
+    axes = number_axes(len(case.results[0]))
     rule = case.reads(axes).rule(ELEMENTWISE, axes)
     return replace(rule, run=_dropout(rule.results[0], case))
 
@@ -97,7 +97,7 @@ def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
             return call.function(*args, **kwargs)
         ones = torch.ones(case.results[0], dtype=args[0].dtype, device=args[0].device)
         mask = torch.nn.functional.dropout(ones, p)
-        return args[0] * own_part(mask, axes, share)
+        return args[0] * get_local_part(mask, axes, share)
 
     return run
 
@@ -119,8 +119,8 @@ def along(position: int, default: object, name: str = "dim") -> Callable[[Case],
         else:
             dims = [argument]
         if not all(isinstance(axis, int) for axis in dims) or not rank:
-            return whole(case, "it mixes all axes")
-        axes = numbered(rank, *dims)
+            return make_unsplit_rule(case, "it mixes all axes")
+        axes = number_axes(rank, *dims)
         draft = RuleDraft(case)
         for slot, shape in enumerate(case.shapes):
             draft.read(slot if len(shape) == rank else None, axes)
@@ -144,12 +144,12 @@ def windows(case: Case) -> Rule:
     if len(result) > rank and case.call.kind == "unfold":
         return along(1, None, "dimension")(case)
     if max(rank, len(result)) != 4:
-        return whole(case, "windows of one image")
+        return make_unsplit_rule(case, "windows of one image")
     examples: Axes = ("0", None, None, None)
     return case.reads(examples[:rank]).rule("pool", examples[: len(result)])
 
 
-def indexed(case: Case) -> Rule:
+def split_gather(case: Case) -> Rule:
     """Split `gather` and `scatter` along axes that are not indexed and are equal in all tensors.
 
     The result of `gather` may be cut along the indexed axis with its index, the tensor may not.
@@ -158,12 +158,12 @@ def indexed(case: Case) -> Rule:
     axis = case.call.argument(1 + ("take" in case.call.kind), "dim")
     shapes = {shape for shape in (*case.shapes, *case.results) if len(shape) == rank}
     if not isinstance(axis, int) or len(case.results) != 1 or not rank:
-        return whole(case, "an index that is not along one axis")
+        return make_unsplit_rule(case, "an index that is not along one axis")
     unequal_axes = {k for k in range(rank) if len({shape[k] for shape in shapes}) > 1}
-    axes = numbered(rank, axis, *unequal_axes)
+    axes = number_axes(rank, axis, *unequal_axes)
     draft = RuleDraft(case)
     if case.call.kind == "gather":
-        index_axes = numbered(rank, *unequal_axes - {axis % rank})
+        index_axes = number_axes(rank, *unequal_axes - {axis % rank})
     else:
         index_axes = axes
     for slot, shape in enumerate(case.shapes):
@@ -171,14 +171,14 @@ def indexed(case: Case) -> Rule:
     return draft.rule(ELEMENTWISE, index_axes)
 
 
-def selected(case: Case) -> Rule:
+def split_index_select(case: Case) -> Rule:
     """Split `index_select` along its other axes, and along the index."""
     rank = len(case.shapes[0])
     axis = case.call.argument(1, "dim")
     if not isinstance(axis, int) or not rank or len(case.shapes[1]) != 1:
-        return whole(case, "an index that is not along one axis")
-    axes = numbered(rank)
-    return case.reads(numbered(rank, axis), (axes[axis],)).rule(ELEMENTWISE, axes)
+        return make_unsplit_rule(case, "an index that is not along one axis")
+    axes = number_axes(rank)
+    return case.reads(number_axes(rank, axis), (axes[axis],)).rule(ELEMENTWISE, axes)
 
 
 def similarity(case: Case) -> Rule:
@@ -190,22 +190,22 @@ def similarity(case: Case) -> Rule:
     else:
         over = rank - 1
     if case.call.argument(4, "keepdim", False):
-        return whole(case, "an axis that is kept")
-    axes = numbered(rank, over)
+        return make_unsplit_rule(case, "an axis that is kept")
+    axes = number_axes(rank, over)
     draft = RuleDraft(case)
     padded = [(1,) * (rank - len(shape)) + shape for shape in case.shapes]
     full = tuple(map(max, zip(*padded, strict=True)))
     for slot, shape in enumerate(case.shapes):
         draft.read(slot, broadcast(shape, full, axes))
-    return draft.rule(REDUCTION, left_axes(axes, [over], keep=False))
+    return draft.rule(REDUCTION, list_remaining_axes(axes, [over], keep=False))
 
 
-def reduced(case: Case) -> Rule:
+def split_reduction(case: Case) -> Rule:
     """Split `sum` and `mean`: a part of a sum is a sum; a mean of fewer is scaled."""
     rank = len(case.shapes[0])
     reduced, keeps_axes = find_reduced_axes(case, rank)
-    axes = numbered(rank)
-    left_labels = left_axes(axes, reduced, keeps_axes)
+    axes = number_axes(rank)
+    left_labels = list_remaining_axes(axes, reduced, keeps_axes)
     draft = case.reads(axes)
     over = [str(axis) for axis in reduced]
     return draft.rule(
@@ -217,9 +217,9 @@ def extreme(case: Case) -> Rule:
     """Split `amax`, `argmax`, `std`, `norm`, … along axes that they do not reduce."""
     rank = len(case.shapes[0])
     reduced, keeps_axes = find_reduced_axes(case, rank)
-    axes = numbered(rank, *reduced)
+    axes = number_axes(rank, *reduced)
     return case.reads(axes).rule(
-        REDUCTION, *[left_axes(axes, reduced, keeps_axes)] * len(case.results)
+        REDUCTION, *[list_remaining_axes(axes, reduced, keeps_axes)] * len(case.results)
     )
 
 
@@ -236,7 +236,7 @@ def find_reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
     return [int(axis) % rank for axis in dims], keep
 
 
-def left_axes(axes: Axes, reduced: list[int], keep: bool) -> Axes:
+def list_remaining_axes(axes: Axes, reduced: list[int], keep: bool) -> Axes:
     """Return the labels of a reduction's result."""
     if keep:
         return tuple(None if i in reduced else label for i, label in enumerate(axes))
@@ -290,12 +290,12 @@ ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
     "one_hot": mixing(),
     **dict.fromkeys(
         ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"),
-        indexed,
+        split_gather,
     ),
-    "index_select": selected,
+    "index_select": split_index_select,
     **dict.fromkeys(("cosine_similarity", "pairwise_distance"), similarity),
     "normalize": along(2, 1),
-    "sum": reduced,
-    "mean": reduced,
+    "sum": split_reduction,
+    "mean": split_reduction,
     **dict.fromkeys(("amax", "amin", "argmax", "argmin", "std", "var"), extreme),
 }

@@ -19,7 +19,7 @@ import math
 import torch
 
 from gnnplace.torch_names import FakeTensor
-from gnnplace.tracing.calls import GATES, ExpertWeights, LayerCall, balanced
+from gnnplace.tracing.calls import GATES, ExpertWeights, LayerCall, balance_experts
 from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.rule import (
     SPREAD,
@@ -37,7 +37,7 @@ WIDTH = "width"
 DISPATCH = "dispatch"
 
 
-def of_experts(case: Case) -> Rule:
+def split_experts(case: Case) -> Rule:
     """Split `experts(x, index, weights, up, down, act, first, up_bias, down_bias)`."""
     index = case.shapes[1]
     up = case.shapes[3]
@@ -77,7 +77,7 @@ def _part(
             return _dispatch_tokens(call, x, index, weights, experts, share, label)
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
-        return balanced(x, index, weights, experts, parts / share.fullest)
+        return balance_experts(x, index, weights, experts, parts / share.fullest)
     result: torch.Tensor = call.function(
         x,
         index,
@@ -112,7 +112,7 @@ def _dispatch_tokens(
         come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
         rows = x[come // index.shape[1]]
         ones = weights.flatten()[come].unsqueeze(1)
-        outputs = balanced(rows, expert_ids[come].unsqueeze(1), ones, experts)
+        outputs = balance_experts(rows, expert_ids[come].unsqueeze(1), ones, experts)
         returned = outputs[: len(order)]
     else:
         # Rows to each other shard, by the shard that sends and that which receives.
@@ -141,4 +141,4 @@ def _dispatch_tokens(
     )
 
 
-EXPERT_RULES = {"experts": of_experts}
+EXPERT_RULES = {"experts": split_experts}

@@ -28,12 +28,12 @@ def base_label(label: str) -> str:
     return label.partition("|")[0]
 
 
-def groups_of(label: str) -> int:
+def count_groups(label: str) -> int:
     """Return how many groups of an axis a label cuts; 1 if it cuts the axis itself."""
     return int(label.partition("|")[2] or 1)
 
 
-def labels_of(entry: str | None) -> tuple[str, ...]:
+def list_labels(entry: str | None) -> tuple[str, ...]:
     """Return the labels that cut an axis, each with its groups; see `Rule`."""
     if entry is None:
         return ()

@@ -21,7 +21,7 @@ from gnnplace.tracing.rules.elementwise import (
     broadcast,
     extreme,
     find_reduced_axes,
-    left_axes,
+    list_remaining_axes,
 )
 from gnnplace.tracing.rules.rule import (
     Axes,
@@ -31,8 +31,8 @@ from gnnplace.tracing.rules.rule import (
     Rule,
     RuleDraft,
     Share,
-    numbered,
-    whole,
+    make_unsplit_rule,
+    number_axes,
 )
 
 LOSS = "loss"
@@ -50,11 +50,11 @@ def classification(case: Case) -> Rule:
     scores = case.shapes[0]
     target = case.shapes[1]
     if len(scores) < 2 or _reduction(case.call, 6) not in (MEAN, SUM, NONE):
-        return whole(case, "a loss of one example")
-    axes = numbered(len(scores), 1)
+        return make_unsplit_rule(case, "a loss of one example")
+    axes = number_axes(len(scores), 1)
     target_axes: Axes = axes if target == scores else (axes[0], *axes[2:])
     if target == scores and _reduction(case.call, 6) == MEAN:
-        return _by_count(case, axes, [0, 1])
+        return _split_counted_mean(case, axes, [0, 1])
     draft = RuleDraft(case)
     splits_classes = case.call.kind == "cross_entropy" and target != scores
     draft.read(0, (axes[0], CLASSES, *axes[2:]) if splits_classes else axes)
@@ -66,11 +66,11 @@ def classification(case: Case) -> Rule:
     else:
         sums = {}
     return draft.rule(
-        LOSS, result, run=_counted if kind == MEAN else _added, exchanges=sums
+        LOSS, result, run=_sum_over_count if kind == MEAN else _sum_part, exchanges=sums
     )
 
 
-def _added(
+def _sum_part(
     call: LayerCall, args: Operands, kwargs: Keywords, share: Share
 ) -> torch.Tensor:
     """Return a part's sum, or losses of its rows."""
@@ -238,7 +238,7 @@ def log_sum(case: Case) -> Rule:
     reduced, keeps_axis = find_reduced_axes(case, rank)
     if len(reduced) != 1:
         return extreme(case)
-    axes = numbered(rank)
+    axes = number_axes(rank)
     label = axes[reduced[0]] or ""
     draft = case.reads(axes)
 
@@ -259,11 +259,11 @@ def log_sum(case: Case) -> Rule:
         )
     }
     return draft.rule(
-        LOSS, left_axes(axes, reduced, keeps_axis), run=run, exchanges=sums
+        LOSS, list_remaining_axes(axes, reduced, keeps_axis), run=run, exchanges=sums
     )
 
 
-def _counted(
+def _sum_over_count(
     call: LayerCall, args: Operands, kwargs: Keywords, share: Share
 ) -> torch.Tensor:
     """Return a part's sum over the count of all parts; it may differ from part to part."""
@@ -320,33 +320,35 @@ def comparison(position: int) -> Callable[[Case], Rule]:
     def rule(case: Case) -> Rule:
         kind = _reduction(case.call, position)
         if kind not in (MEAN, SUM, NONE) or case.shapes[0] != case.shapes[1]:
-            return whole(case, f"reduction {kind!r}, or shapes that are broadcast")
+            return make_unsplit_rule(
+                case, f"reduction {kind!r}, or shapes that are broadcast"
+            )
         if (
             kind == MEAN
             and len(case.shapes) > 2
             and case.call.kind in ("mse_loss", "l1_loss")
         ):
-            return whole(case, "a mean over weights")
-        axes = numbered(len(case.shapes[0]))
+            return make_unsplit_rule(case, "a mean over weights")
+        axes = number_axes(len(case.shapes[0]))
         draft = RuleDraft(case)
         for slot, shape in enumerate(case.shapes):  # with weights, where it has some
             draft.read(slot, broadcast(shape, case.shapes[0], axes))
         if kind == MEAN:
-            return draft.rule(LOSS, (), run=_scaled(axes))
+            return draft.rule(LOSS, (), run=_make_scaled_runner(axes))
         return draft.rule(LOSS, axes if kind == NONE else ())
 
     return rule
 
 
-def _by_count(case: Case, axes: Axes, slots: list[int]) -> Rule:
+def _split_counted_mean(case: Case, axes: Axes, slots: list[int]) -> Rule:
     """Split a mean whose count is known from the shapes."""
     draft = RuleDraft(case)
     for slot in slots:
         draft.read(slot, axes)
-    return draft.rule(LOSS, (), run=_scaled(axes))
+    return draft.rule(LOSS, (), run=_make_scaled_runner(axes))
 
 
-def _scaled(axes: Axes) -> Callable[..., torch.Tensor]:
+def _make_scaled_runner(axes: Axes) -> Callable[..., torch.Tensor]:
     """Return the runner of a mean over all axes."""
 
     def run(
@@ -370,7 +372,7 @@ def alignment(case: Case) -> Rule:
     """Split `ctc_losses` along the examples, if their targets are padded."""
     log_probs, targets = case.shapes[:2]
     if len(targets) != 2 or targets[0] != log_probs[1]:
-        return whole(case, "targets of all examples in one row")
+        return make_unsplit_rule(case, "targets of all examples in one row")
     draft = RuleDraft(case)
     draft.read(0, (None, "0", None))
     draft.read(1, ("0", None))

@@ -14,8 +14,8 @@ from gnnplace.tracing.rules.rule import (
     Operands,
     Rule,
     Share,
-    numbered,
-    whole,
+    make_unsplit_rule,
+    number_axes,
 )
 
 NORM = "norm"
@@ -27,11 +27,11 @@ def layer_norm(case: Case) -> Rule:
     """Split `layer_norm` and `rms_norm` along axes that are not normalised over."""
     rank = len(case.shapes[0])
     over = len(case.call.argument(1, "normalized_shape"))
-    axes = numbered(rank, *range(rank - over, rank))
+    axes = number_axes(rank, *range(rank - over, rank))
     return case.reads(axes).rule(NORM, *[axes] * len(case.results))
 
 
-def by_examples(
+def make_example_rule(
     min_rank: int, slots: int = 1, kind: str = NORM
 ) -> Callable[[Case], Rule]:
     """Return the rule of calls that keep examples apart, along the first axis.
@@ -44,7 +44,7 @@ def by_examples(
 
     def rule(case: Case) -> Rule:
         if len(case.shapes[0]) < min_rank:
-            return whole(case, "a tensor without a batch")
+            return make_unsplit_rule(case, "a tensor without a batch")
         reads = [(BATCH, *[None] * (len(shape) - 1)) for shape in case.shapes[:slots]]
         results = [(BATCH, *[None] * (len(shape) - 1)) for shape in case.results]
         return case.reads(*reads).rule(kind, *results)
@@ -57,7 +57,7 @@ def batch_norm(case: Case) -> Rule:
     training = case.call.argument(5, "training", False)
     axes = (BATCH, CHANNELS, *(None,) * (len(case.shapes[0]) - 2))
     if len(axes) != len(case.shapes[0]):
-        return whole(case, "batch norm without channels")
+        return make_unsplit_rule(case, "batch norm without channels")
     draft = case.reads(axes)
     names = ("running_mean", "running_var", "weight", "bias")
     for position, name in enumerate(names, start=1):
@@ -138,6 +138,6 @@ NORM_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(
         ("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), layer_norm
     ),
-    "group_norm": by_examples(2),
+    "group_norm": make_example_rule(2),
     "batch_norm": batch_norm,
 }

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from gnnplace.tracing.calls import CallRef, LayerCall
 from gnnplace.tracing.rules.elementwise import broadcast
-from gnnplace.tracing.rules.norms import by_examples
+from gnnplace.tracing.rules.norms import make_example_rule
 from gnnplace.tracing.rules.rule import (
     Axes,
     Case,
@@ -20,8 +20,8 @@ from gnnplace.tracing.rules.rule import (
     Rule,
     RuleDraft,
     Share,
-    numbered,
-    whole,
+    make_unsplit_rule,
+    number_axes,
 )
 
 IN = "in"
@@ -32,11 +32,13 @@ FEATURES = "features"
 
 def linear(case: Case) -> Rule:
     """Split `linear(x, weight, bias)`; 2 FLOP for each weight and row."""
-    lead = numbered(len(case.results[0]) - 1)
+    lead = number_axes(len(case.results[0]) - 1)
     draft = case.reads((*lead, IN), (OUT, IN))
     draft.read(case.slot(2, "bias"), (OUT,))
     flops = 2.0 * math.prod(case.results[0]) * case.shapes[0][-1]
-    return draft.rule("linear", (*lead, OUT), flops=flops, run=_biased(case, 2, "bias"))
+    return draft.rule(
+        "linear", (*lead, OUT), flops=flops, run=_make_bias_runner(case, 2, "bias")
+    )
 
 
 def addmm(case: Case) -> Rule:
@@ -47,10 +49,14 @@ def addmm(case: Case) -> Rule:
     draft.read(1, (*result[:-1], IN))
     draft.read(2, (*result[:-2], IN, OUT))
     flops = 2.0 * math.prod(case.results[0]) * case.shapes[1][-1]
-    return draft.rule("linear", result, flops=flops, run=_biased(case, 0, "input"))
+    return draft.rule(
+        "linear", result, flops=flops, run=_make_bias_runner(case, 0, "input")
+    )
 
 
-def _biased(case: Case, position: int, name: str) -> Callable[..., Any] | None:
+def _make_bias_runner(
+    case: Case, position: int, name: str
+) -> Callable[..., Any] | None:
     """Return the runner that adds the bias once if the features that are summed over are split."""
     if case.slot(position, name) is None:
         return None
@@ -72,21 +78,27 @@ def _biased(case: Case, position: int, name: str) -> Callable[..., Any] | None:
 def matmul(case: Case) -> Rule:
     """Split `matmul`, `bmm`, `mv`, `dot`: leading axes are broadcast, the inner one is summed over.
 
-    `cdist` is split likewise, rows with rows; its features are not cut.
+    `cdist` has the same axes with the second tensor transposed; its inner axis is not cut, because
+    a distance is no sum of distances.
     """
     first, second = case.shapes[:2]
     result = case.results[0]
+    # A vector has no rows (on the left) or no columns (on the right).
     rows = ("rows",) if len(first) > 1 else ()
     columns = (OUT,) if len(second) > 1 else ()
-    lead = numbered(len(result) - len(rows) - len(columns))
-    left_lead = broadcast(first[:-2], result[: len(lead)], lead)
-    right_lead = broadcast(second[:-2], result[: len(lead)], lead)
-    flops = 2.0 * math.prod(result) * first[-1]
+    num_leading = len(result) - len(rows) - len(columns)
+    leading = number_axes(num_leading)
+    left_leading = broadcast(first[:-2], result[:num_leading], leading)
+    right_leading = broadcast(second[:-2], result[:num_leading], leading)
     if "cdist" in case.call.kind:
-        draft = case.reads((*left_lead, *rows, None), (*right_lead, *columns, None))
+        left_axes = (*left_leading, *rows, None)
+        right_axes = (*right_leading, *columns, None)
     else:
-        draft = case.reads((*left_lead, *rows, IN), (*right_lead, IN, *columns))
-    return draft.rule("product", (*lead, *rows, *columns), flops=flops)
+        left_axes = (*left_leading, *rows, IN)
+        right_axes = (*right_leading, IN, *columns)
+    draft = case.reads(left_axes, right_axes)
+    flops = 2.0 * math.prod(result) * first[-1]
+    return draft.rule("product", (*leading, *rows, *columns), flops=flops)
 
 
 def outer(case: Case) -> Rule:
@@ -105,20 +117,35 @@ def transposed_convolution(case: Case) -> Rule:
 
 
 def _convolution(case: Case, weight: tuple[str, str], windows: tuple[int, ...]) -> Rule:
-    """Split a convolution by its weight's first axes; 2 FLOP for each weight and window."""
-    spatial = len(case.results[0]) - 2
-    if len(case.shapes[0]) != spatial + 2:
-        return whole(case, "a convolution without a batch")
-    # Channels of several groups are not split.
-    is_grouped = case.call.argument(6, "groups", 1) != 1
-    channels_in, channels_out = (None, None) if is_grouped else (IN, OUT)
-    windows_axes = (None,) * spatial
-    weight_axes = (None, None) if is_grouped else weight
-    draft = case.reads(("0", channels_in, *windows_axes), (*weight_axes, *windows_axes))
-    draft.read(case.slot(2, "bias"), (channels_out,))
+    """Split a convolution along the batch and, if it has one group, along channels.
+
+    Args:
+        case: The call.
+        weight: Labels of the weight's first two axes, its channels.
+        windows: Sizes of the tensor with one element for each window. A window takes 2 FLOP for
+            each weight of one index of the weight's first axis.
+    """
+    num_spatial = len(case.results[0]) - 2
+    if len(case.shapes[0]) != num_spatial + 2:
+        return make_unsplit_rule(case, "a convolution without a batch")
+    in_label: str | None = IN
+    out_label: str | None = OUT
+    weight_channels: tuple[str | None, ...] = weight
+    # A shard of the channels would have to hold entire groups, so grouped channels are not split.
+    if case.call.argument(6, "groups", 1) != 1:
+        in_label = None
+        out_label = None
+        weight_channels = (None, None)
+    spatial = (None,) * num_spatial
+    draft = case.reads(("0", in_label, *spatial), (*weight_channels, *spatial))
+    draft.read(case.slot(2, "bias"), (out_label,))
     flops = 2.0 * math.prod(windows) * math.prod(case.shapes[1][1:])
-    result = ("0", channels_out, *windows_axes)
-    return draft.rule("convolution", result, flops=flops, run=_biased(case, 2, "bias"))
+    return draft.rule(
+        "convolution",
+        ("0", out_label, *spatial),
+        flops=flops,
+        run=_make_bias_runner(case, 2, "bias"),
+    )
 
 
 def pool(case: Case) -> Rule:
@@ -134,10 +161,12 @@ def embedding(case: Case) -> Rule:
     """Split a look-up; a device without a token's row gives zeros: a sum over the vocabulary."""
     call = case.call
     if call.argument(3, "max_norm") is not None or call.argument(6, "sparse"):
-        return whole(case, "a table that is renormed, or sparse gradients")
+        return make_unsplit_rule(case, "a table that is renormed, or sparse gradients")
     if call.argument(5, "scale_grad_by_freq"):
-        return whole(case, "gradients that are divided by how often a row is read")
-    lead = numbered(len(case.results[0]) - 1)
+        return make_unsplit_rule(
+            case, "gradients that are divided by how often a row is read"
+        )
+    lead = number_axes(len(case.results[0]) - 1)
     return case.reads(lead, (VOCABULARY, FEATURES)).rule(
         "embedding", (*lead, FEATURES), run=_lookup
     )
@@ -172,7 +201,7 @@ def einsum(case: Case) -> Rule:
         or "." in equation
         or len(terms) != len(case.shapes)
     ):
-        return whole(case, f"einsum {equation!r}")
+        return make_unsplit_rule(case, f"einsum {equation!r}")
     if not arrow:
         output = "".join(sorted(c for c in {*inputs} - {","} if inputs.count(c) == 1))
     twice = {c for term in terms for c in term if term.count(c) > 1}
@@ -194,13 +223,13 @@ def recurrent(case: Case) -> Rule:
     if (isinstance(states, CallRef) and call.kind == "lstm") or not isinstance(
         call.args[3], bool
     ):
-        return whole(case, "packed sequences")
+        return make_unsplit_rule(case, "packed sequences")
     layers, dropout, training, _, first = call.args[4:9]
     if dropout and training and layers > 1:
-        return whole(case, "its dropout draws other numbers on each part")
+        return make_unsplit_rule(case, "its dropout draws other numbers on each part")
     axes: Axes = ("0", None, None) if first else (None, "0", None)
     if len(case.shapes[0]) != 3:
-        return whole(case, "a recurrent layer without a batch")
+        return make_unsplit_rule(case, "a recurrent layer without a batch")
     state: Axes = (None, "0", None)
     draft = case.reads(axes)
     count = 2 if call.kind == "lstm" else 1
@@ -216,7 +245,7 @@ def recurrent(case: Case) -> Rule:
 def cell(case: Case) -> Rule:
     """Split one step of a recurrent layer along the batch of its input and its states."""
     states = 1 + (case.call.kind == "lstm_cell")
-    return by_examples(2, 1 + states, "recurrent")(case)
+    return make_example_rule(2, 1 + states, "recurrent")(case)
 
 
 def instance_norm(case: Case) -> Rule:
@@ -225,8 +254,8 @@ def instance_norm(case: Case) -> Rule:
     is_functional = case.call.function is functional.instance_norm
     changes = case.call.argument(5, "use_input_stats", True)
     if changes and case.slot(1 if is_functional else 3, "running_mean") is not None:
-        return whole(case, "running statistics of its examples")
-    return by_examples(3)(case)
+        return make_unsplit_rule(case, "running statistics of its examples")
+    return make_example_rule(3)(case)
 
 
 TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -270,12 +299,14 @@ PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
     ),
     **dict.fromkeys(
         ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col"),
-        by_examples(4, kind="pool"),
+        make_example_rule(4, kind="pool"),
     ),
     "instance_norm": instance_norm,
-    "col2im": by_examples(3, kind="pool"),
-    **dict.fromkeys(("grid_sampler", "grid_sampler_2d"), by_examples(4, 2, "pool")),
-    "bilinear": by_examples(2, 2, "product"),
+    "col2im": make_example_rule(3, kind="pool"),
+    **dict.fromkeys(
+        ("grid_sampler", "grid_sampler_2d"), make_example_rule(4, 2, "pool")
+    ),
+    "bilinear": make_example_rule(2, 2, "product"),
     "embedding": embedding,
     "einsum": einsum,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent),

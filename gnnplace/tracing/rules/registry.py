@@ -48,8 +48,8 @@ from gnnplace.tracing.rules.rule import (
     Rule,
     count_rows,
     make_case,
-    numbered,
-    whole,
+    make_unsplit_rule,
+    number_axes,
 )
 from gnnplace.tracing.rules.shapes import SHAPE_RULES, with_groups
 
@@ -71,7 +71,7 @@ def with_batches(graph: CallGraph, rules: list[Rule]) -> list[Rule]:
     followed = []
     for call, rule in zip(graph.calls, rules, strict=True):
         if rule.kind == WHOLE and rule.reason.startswith(UNKNOWN) and examples > 1:
-            rule = _tried(graph, call, rule, axis, examples)
+            rule = _try_rule(graph, call, rule, axis, examples)
         followed.append(rule)
         _follow(call, rule, axis)
     return followed
@@ -93,7 +93,7 @@ def _follow(call: LayerCall, rule: Rule, axis: dict[int, int]) -> None:
                 axis[result] = firsts.index(label)
 
 
-def _tried(
+def _try_rule(
     graph: CallGraph,
     call: LayerCall,
     rule: Rule,
@@ -108,7 +108,7 @@ def _tried(
         return replace(rule, reason=f"{rule.reason}; it is too large to try in parts")
     result_axes: tuple[int, ...] | None = None
     for seed in SEEDS:
-        for parts in sorted({_fewest_parts(examples), _most_parts(examples)}):
+        for parts in sorted({_fewest_parts(examples), _find_most_parts(examples)}):
             axes = _axes_in_parts(graph, call, axis, parts, seed)
             if axes is None or (result_axes is not None and axes != result_axes):
                 return rule
@@ -142,10 +142,10 @@ def _user_rule(graph: CallGraph, case: Case) -> Rule:
     """Return the rule of a user's autograd function, by the axes of its results that may be cut."""
     call = case.call
     result = case.results[0]
-    labels = numbered(len(result))
+    labels = number_axes(len(result))
     longer = any(len(shape) > len(result) for shape in case.shapes)
     if call.inplace or longer or len({*case.results}) > 1:
-        return whole(case, f"{UNKNOWN} {call.kind!r}")
+        return make_unsplit_rule(case, f"{UNKNOWN} {call.kind!r}")
     reads = [broadcast(shape, result, labels) for shape in case.shapes]
 
     def can_be_cut(label: str, size: int) -> bool:
@@ -156,8 +156,8 @@ def _user_rule(graph: CallGraph, case: Case) -> Rule:
 
     whole_axes = [k for k, size in enumerate(result) if not can_be_cut(str(k), size)]
     if len(whole_axes) == len(result):
-        return whole(case, f"{UNKNOWN} {call.kind!r}")
-    axes = numbered(len(result), *whole_axes)
+        return make_unsplit_rule(case, f"{UNKNOWN} {call.kind!r}")
+    axes = number_axes(len(result), *whole_axes)
     read_axes = [broadcast(shape, result, axes) for shape in case.shapes]
     return case.reads(*read_axes).rule(ELEMENTWISE, *[axes] * len(case.results))
 
@@ -167,7 +167,7 @@ def _fewest_parts(examples: int) -> int:
     return next(k for k in range(2, examples + 1) if examples % k == 0)
 
 
-def _most_parts(examples: int) -> int:
+def _find_most_parts(examples: int) -> int:
     """Return the largest number of equal parts of a batch, at most `MOST_PARTS`."""
     counts = [k for k in range(2, min(examples, MOST_PARTS) + 1) if examples % k == 0]
     return max(counts, default=examples)
@@ -198,7 +198,8 @@ def _axes_in_parts(
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         drawn = {
-            v: _drawn(graph.values[v].shape, graph.values[v].dtype) for v in call.reads
+            v: _draw_tensor(graph.values[v].shape, graph.values[v].dtype)
+            for v in call.reads
         }
         try:
             full = _results(call, drawn)
@@ -212,14 +213,17 @@ def _axes_in_parts(
     )
     if not fits or not full:
         return None
-    axes = [_joined(result, [s[i] for s in shares]) for i, result in enumerate(full)]
+    axes = [
+        _find_joined_axis(result, [s[i] for s in shares])
+        for i, result in enumerate(full)
+    ]
     joined_axes = tuple(axis for axis in axes if axis is not None)
     if len(joined_axes) == len(axes):
         return joined_axes
     return None
 
 
-def _drawn(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _draw_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return random numbers of a shape and type; whole numbers are 0 and 1."""
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape, dtype=dtype)
@@ -251,7 +255,7 @@ def _results(
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _joined(whole: torch.Tensor, shares: list[torch.Tensor]) -> int | None:
+def _find_joined_axis(whole: torch.Tensor, shares: list[torch.Tensor]) -> int | None:
     """Return the axis along which shares side by side are the whole, if there is one."""
     for axis in range(whole.dim()):
         other_sizes = [s.shape[:axis] + s.shape[axis + 1 :] for s in (whole, *shares)]
@@ -304,7 +308,7 @@ ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
 }
 
 
-def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
+def find_rules(graph: CallGraph) -> tuple[Rule, ...]:
     """Return a rule for each call of a graph."""
     rules = []
     rows = dict[int, int]()
@@ -326,17 +330,17 @@ def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
 def find_rule(case: Case) -> Rule:
     """Return how a call can be split; not at all if that is not known."""
     if not case.shapes:
-        return whole(case, "")
+        return make_unsplit_rule(case, "")
     name = case.call.kind
     if case.results[0] and changes_in_place(case.call) and not case.call.inplace:
-        return whole(case, "it changes a buffer in place")
+        return make_unsplit_rule(case, "it changes a buffer in place")
     make_rule = RULES.get(name)
     if make_rule is None:
         if not is_elementwise(name) or case.call.changes:
-            return whole(case, f"{UNKNOWN} {name!r}")
+            return make_unsplit_rule(case, f"{UNKNOWN} {name!r}")
         make_rule = elementwise_rule
-    if not _ordered(case, ORDERS.get(name, ())):
-        return whole(case, f"{name} with keywords in another order")
+    if not _is_in_order(case, ORDERS.get(name, ())):
+        return make_unsplit_rule(case, f"{name} with keywords in another order")
     return make_rule(case)
 
 
@@ -348,7 +352,7 @@ def changes_in_place(call: LayerCall) -> bool:
     return plain or operator or call.kwargs.get("out") is not None
 
 
-def _ordered(case: Case, names: tuple[str, ...]) -> bool:
+def _is_in_order(case: Case, names: tuple[str, ...]) -> bool:
     """Return whether the first tensors that a call reads are a rule's first, in its order."""
     slots = [case.slot(position, name) for position, name in enumerate(names)]
     tensor_slots = [slot for slot in slots if slot is not None]

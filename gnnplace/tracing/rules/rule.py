@@ -31,9 +31,9 @@ from gnnplace.tracing.rules import (
     Axes,
     Exchanged,
     base_label,
+    count_groups,
     first_label,
-    groups_of,
-    labels_of,
+    list_labels,
 )
 
 WHOLE = "whole"
@@ -124,7 +124,7 @@ class Rule:
             label in map(first_label, axes) for axes in self.results
         )
 
-    def of_fewer(self, label: str, parts: int) -> Rule:
+    def with_fewer_examples(self, label: str, parts: int) -> Rule:
         """Return the rule on one of several parts of the examples, which a label cuts."""
         if ROWS not in self.extents or parts == 1:
             return self
@@ -254,10 +254,10 @@ class RuleDraft:
     def _bound(self, axes: Axes, shape: tuple[int, ...]) -> None:
         """Bound the parts of each label by the sizes of its axes."""
         for entry, size in zip(axes, shape, strict=True):
-            for label in labels_of(entry):
+            for label in list_labels(entry):
                 base = base_label(label)
                 self.extents[base] = math.gcd(
-                    self.extents.get(base, 0), size // groups_of(label)
+                    self.extents.get(base, 0), size // count_groups(label)
                 )
 
     def rule(
@@ -287,7 +287,7 @@ class RuleDraft:
             if run is None:
                 run = None
             else:
-                run = _on_rows(run, label)
+                run = _make_row_runner(run, label)
             if label in exchanged:
                 exchanged[ROWS] = exchanged[label]
         for axes, shape in zip(results, self.case.results, strict=True):
@@ -314,7 +314,7 @@ class RuleDraft:
         for slot, examples in self.case.rows.items():
             entry = self.labels.get(slot, (None,))[0]
             if entry is not None and "|" not in entry:
-                return labels_of(entry)[0], examples
+                return list_labels(entry)[0], examples
         return None, 1
 
 
@@ -325,7 +325,7 @@ def _with_rows(axes: Axes, label: str, examples: int) -> Axes:
     """
 
     def add_rows(entry: str | None) -> str | None:
-        first, *more_labels = labels_of(entry) or (None,)
+        first, *more_labels = list_labels(entry) or (None,)
         if first != label:
             return entry
         grouped = (
@@ -336,7 +336,7 @@ def _with_rows(axes: Axes, label: str, examples: int) -> Axes:
     return tuple(map(add_rows, axes))
 
 
-def _on_rows(run: Runner, label: str) -> Runner:
+def _make_row_runner(run: Runner, label: str) -> Runner:
     """Return a runner that sees both cuts of rows as one."""
 
     def on_rows(
@@ -350,20 +350,20 @@ def _on_rows(run: Runner, label: str) -> Runner:
 def count_rows(axes: Axes) -> int | None:
     """Return the number of examples of which the first axis has rows; None if it has none."""
     row_labels = (
-        x for x in labels_of(axes[0] if axes else None) if x.startswith(f"{ROWS}|")
+        x for x in list_labels(axes[0] if axes else None) if x.startswith(f"{ROWS}|")
     )
-    return next(map(groups_of, row_labels), None)
+    return next(map(count_groups, row_labels), None)
 
 
 def _only(axes: Axes, extents: Mapping[str, int]) -> Axes:
     """Return axes with those labels alone that can be cut."""
     return tuple(
-        "/".join(x for x in labels_of(entry) if base_label(x) in extents) or None
+        "/".join(x for x in list_labels(entry) if base_label(x) in extents) or None
         for entry in axes
     )
 
 
-def whole(case: Case, reason: str = "") -> Rule:
+def make_unsplit_rule(case: Case, reason: str = "") -> Rule:
     """Return the rule of a call that every device computes unsplit."""
     return Rule(
         kind=WHOLE,
@@ -392,7 +392,7 @@ def make_case(graph: CallGraph, call: LayerCall, rows: Mapping[int, int]) -> Cas
     )
 
 
-def numbered(rank: int, *unlabelled: int) -> Axes:
+def number_axes(rank: int, *unlabelled: int) -> Axes:
     """Return a label "0", "1", … for each axis but the unlabelled ones."""
     if rank:
         skipped = {axis % rank for axis in unlabelled}
@@ -405,17 +405,17 @@ def local_shape(axes: Axes, shape: tuple[int, ...], share: Share) -> tuple[int, 
     """Return the shape of a device's part of a tensor."""
     pairs = zip(axes, shape, strict=True)
     return tuple(
-        size // math.prod(share.parts(base_label(x)) for x in labels_of(entry))
+        size // math.prod(share.parts(base_label(x)) for x in list_labels(entry))
         for entry, size in pairs
     )
 
 
-def own_part(tensor: torch.Tensor, axes: Axes, share: Share) -> torch.Tensor:
+def get_local_part(tensor: torch.Tensor, axes: Axes, share: Share) -> torch.Tensor:
     """Return a device's part of an unsplit tensor."""
     for axis, entry in enumerate(axes):
-        for label in labels_of(entry):
+        for label in list_labels(entry):
             base = base_label(label)
-            groups = groups_of(label)
+            groups = count_groups(label)
             parts = share.parts(base)
             index = share.index(base)
             if parts > 1:

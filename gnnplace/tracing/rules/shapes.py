@@ -28,8 +28,8 @@ from gnnplace.tracing.rules.rule import (
     RuleDraft,
     Share,
     local_shape,
-    numbered,
-    whole,
+    make_unsplit_rule,
+    number_axes,
 )
 
 SHAPE = "shape"
@@ -40,7 +40,7 @@ CUTS = ("split", "chunk")
 PRODUCTS = ("linear", "convolution")
 
 
-def reshaped(case: Case) -> Rule:
+def split_reshape(case: Case) -> Rule:
     """Split `view` and its kin, from the shapes alone.
 
     Axes are matched in groups of equal size; of a group, the outermost axis can be split on both
@@ -48,17 +48,17 @@ def reshaped(case: Case) -> Rule:
     two or three pieces, such as queries, keys and values, and is not the batch, each is split.
     """
     if isinstance(case.call.argument(1, "dtype"), torch.dtype):
-        return whole(case, "a view as another type")
+        return make_unsplit_rule(case, "a view as another type")
     shape_before = case.shapes[0]
     shape_after = case.results[0]
-    read_axes, result_axes = _grouped(shape_before, shape_after)
+    read_axes, result_axes = _group_labels(shape_before, shape_after)
     rule = case.reads(read_axes).rule(SHAPE, result_axes)
     return replace(
         rule, run=_remade(torch.Tensor.reshape, rule.results[0], shape_after)
     )
 
 
-def _grouped(
+def _group_labels(
     shape_before: tuple[int, ...], shape_after: tuple[int, ...]
 ) -> tuple[Axes, Axes]:
     """Return the labels of a tensor before and after it is reshaped."""
@@ -143,23 +143,23 @@ def _remade(
     return run
 
 
-def permuted(case: Case) -> Rule:
+def split_permute(case: Case) -> Rule:
     """Split `transpose`, `permute`, `movedim` and `t`, which tell by sizes that count the axes."""
     rank = len(case.shapes[0])
     call = case.call
     counted = torch.empty(tuple(range(rank)), device="meta")
     args, kwargs = fill((call.args, call.kwargs), lambda _: counted)
     order = call.function(*args, **kwargs).shape
-    return case.reads(numbered(rank)).rule(
+    return case.reads(number_axes(rank)).rule(
         SHAPE, tuple(str(int(axis)) for axis in order)
     )
 
 
-def expanded(case: Case) -> Rule:
+def split_expand(case: Case) -> Rule:
     """Split `expand`: axes of size one are repeated, on each device as many as it has."""
     shape_before = case.shapes[0]
     shape_after = case.results[0]
-    axes = numbered(len(shape_after))
+    axes = number_axes(len(shape_after))
     new = len(shape_after) - len(shape_before)
     draft = RuleDraft(case)
     pairs = zip(shape_before, axes[new:], shape_after[new:], strict=True)
@@ -169,50 +169,52 @@ def expanded(case: Case) -> Rule:
     return replace(rule, run=_remade(torch.Tensor.expand, rule.results[0], shape_after))
 
 
-def repeated(case: Case) -> Rule:
+def split_repeat(case: Case) -> Rule:
     """Split `repeat` and `repeat_interleave` along axes that are not repeated."""
     shape_before = case.shapes[0]
     shape_after = case.results[0]
     new = len(shape_after) - len(shape_before)
     if len(case.shapes) > 1 or new < 0:
-        return whole(case, "it repeats by numbers of a tensor, or in one axis")
+        return make_unsplit_rule(
+            case, "it repeats by numbers of a tensor, or in one axis"
+        )
     longer = (
         k
         for k, size in enumerate(shape_after)
         if k < new or size != shape_before[k - new]
     )
-    axes = numbered(len(shape_after), *longer)
+    axes = number_axes(len(shape_after), *longer)
     return case.reads(axes[new:]).rule(SHAPE, axes)
 
 
-def unmoved(case: Case) -> Rule:
+def split_unmoved(case: Case) -> Rule:
     """Split calls that leave every axis where it is: `contiguous`, `to`, `detach`."""
     draft = RuleDraft(case)
-    axes = numbered(len(case.shapes[0]))
+    axes = number_axes(len(case.shapes[0]))
     draft.read(0, axes)
     return draft.rule(SHAPE, axes)
 
 
-def indexed(case: Case) -> Rule:
+def split_getitem(case: Case) -> Rule:
     """Split `x[...]` with numbers, slices, None and `...` along axes that are taken entirely."""
     axes = _find_indexed_axes(case)
     if axes is None:
-        return whole(case, "an index that is a tensor")
+        return make_unsplit_rule(case, "an index that is a tensor")
     return case.reads(axes[0]).rule(SHAPE, axes[1])
 
 
-def assigned(case: Case) -> Rule:
+def split_setitem(case: Case) -> Rule:
     """Split `x[...] = y` as `x[...]`; y has its last axes, or one element along them."""
     axes = _find_indexed_axes(case)
     if axes is None or len(case.shapes) > 2:
-        return whole(case, "an index that is a tensor")
+        return make_unsplit_rule(case, "an index that is a tensor")
     read_axes, result_axes = axes
     draft = RuleDraft(case)
     if len(case.shapes) == 2:
         value_shape = case.shapes[1]
         base = case.shapes[0]
         if len(value_shape) > len(result_axes):
-            return whole(case, "it assigns more axes than there are")
+            return make_unsplit_rule(case, "it assigns more axes than there are")
         sizes = {
             label: size for label, size in zip(read_axes, base, strict=True) if label
         }
@@ -227,14 +229,14 @@ def assigned(case: Case) -> Rule:
 
 def as_complex(case: Case) -> Rule:
     """Split `view_as_complex` and `view_as_real` but along the axis of the two parts."""
-    axes = numbered(min(len(case.shapes[0]), len(case.results[0])))
+    axes = number_axes(min(len(case.shapes[0]), len(case.results[0])))
     draft = RuleDraft(case)
     num_parts_axes = len(case.shapes[0]) - len(axes), len(case.results[0]) - len(axes)
     draft.read(0, (*axes, *[None] * num_parts_axes[0]))
     return draft.rule(SHAPE, (*axes, *[None] * num_parts_axes[1]))
 
 
-def made_like(case: Case) -> Rule:
+def split_new_like(case: Case) -> Rule:
     """Split `new_empty` and its kin along axes as long as those of the tensor they are like."""
     shape_before = case.shapes[0]
     shape_after = case.results[0]
@@ -307,7 +309,7 @@ def pieces(case: Case) -> Rule:
         position = 2
     rank = len(case.shapes[0])
     axis = int(case.call.argument(position, "dim", 0)) % rank
-    axes = numbered(rank, axis)
+    axes = number_axes(rank, axis)
     drops_axis = case.call.kind in ("unbind", "select")
     if drops_axis:
         result_axes = tuple(label for i, label in enumerate(axes) if i != axis)
@@ -316,14 +318,14 @@ def pieces(case: Case) -> Rule:
     return case.reads(axes).rule(SHAPE, *[result_axes] * len(case.results))
 
 
-def joined(case: Case) -> Rule:
+def split_cat(case: Case) -> Rule:
     """Split `cat` and `stack` but along the axis along which they join."""
     stack = case.call.kind == "stack"
     rank = len(case.results[0])
     axis = int(case.call.argument(1, "dim", 0)) % rank
-    result_axes = numbered(rank, axis)
+    result_axes = number_axes(rank, axis)
     if any(len(shape) != rank - stack for shape in case.shapes):
-        return whole(case, "tensors of several ranks")
+        return make_unsplit_rule(case, "tensors of several ranks")
     if stack:
         read_axes = tuple(label for i, label in enumerate(result_axes) if i != axis)
     else:
@@ -334,7 +336,7 @@ def joined(case: Case) -> Rule:
     return draft.rule(SHAPE, result_axes)
 
 
-def padded(case: Case) -> Rule:
+def split_pad(case: Case) -> Rule:
     """Split `pad` along axes that do not grow."""
     shape_before = case.shapes[0]
     shape_after = case.results[0]
@@ -342,10 +344,10 @@ def padded(case: Case) -> Rule:
     grown = [
         len(shape_before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount
     ]
-    axes = numbered(len(shape_before), *grown)
+    axes = number_axes(len(shape_before), *grown)
     if math.prod(shape_after):
         return case.reads(axes).rule(SHAPE, axes)
-    return whole(case)
+    return make_unsplit_rule(case)
 
 
 RESHAPED = (
@@ -383,8 +385,8 @@ UNMOVED = (
     "full_like",
 )
 SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
-    **dict.fromkeys(RESHAPED, reshaped),
-    **dict.fromkeys(UNMOVED, unmoved),
+    **dict.fromkeys(RESHAPED, split_reshape),
+    **dict.fromkeys(UNMOVED, split_unmoved),
     **dict.fromkeys(
         (
             "transpose",
@@ -399,10 +401,10 @@ SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
             "moveaxis",
             "numpy_T",
         ),
-        permuted,
+        split_permute,
     ),
-    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), expanded),
-    **dict.fromkeys(("repeat", "repeat_interleave"), repeated),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), split_expand),
+    **dict.fromkeys(("repeat", "repeat_interleave"), split_repeat),
     **dict.fromkeys(
         (
             "split",
@@ -418,12 +420,12 @@ SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
         ),
         pieces,
     ),
-    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
-    "getitem": indexed,
-    "setitem": assigned,
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), split_cat),
+    "getitem": split_getitem,
+    "setitem": split_setitem,
     **dict.fromkeys(("view_as_complex", "view_as_real"), as_complex),
-    **dict.fromkeys(("new_empty", "new_zeros", "new_ones", "new_full"), made_like),
-    **dict.fromkeys(("pad", "constant_pad_nd"), padded),
+    **dict.fromkeys(("new_empty", "new_zeros", "new_ones", "new_full"), split_new_like),
+    **dict.fromkeys(("pad", "constant_pad_nd"), split_pad),
 }
 
 
@@ -445,7 +447,7 @@ def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
             if call.kind in CUTS:
                 grouped_rules[i] = _cut_rule(graph, call, grouped_rules[i], axis)
             for index, label in chain:
-                grouped_rules[index] = _in_groups(
+                grouped_rules[index] = _cut_in_groups(
                     graph.calls[index], grouped_rules[index], label, pieces, graph
                 )
     return tuple(grouped_rules)
@@ -542,7 +544,7 @@ def _with(axes: Axes, axis: int, label: str) -> Axes:
     return (*axes[:axis], label, *axes[axis + 1 :])
 
 
-def _in_groups(
+def _cut_in_groups(
     call: LayerCall, rule: Rule, label: str, pieces: int, graph: CallGraph
 ) -> Rule:
     """Return the same rule with one label cutting each of its axis's groups."""

@@ -19,7 +19,7 @@ from gnnplace.costs import estimate_ops, group_graph, group_ops
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph, levels, upward_rank
-from gnnplace.problem import figures
+from gnnplace.problem import get_figures
 from gnnplace.tracing import CaptureOptions, Program, capture_model, program_graph
 from gnnplace.train.data.captured import PARTS, CapturedModel
 from gnnplace.train.data.captured_graph import (
@@ -118,7 +118,7 @@ def build_store(
         raise InputError(f"folder {str(folder)!r}: {error.strerror}") from None
     for number, model in enumerate(models, 1):
         path = target / f"{model.name}.npz"
-        is_current = _is_of(path, model)
+        is_current = _is_same_model(path, model)
         if not is_current:
             say(f"{number}/{len(models)} {model.name}: capturing {model.spec}")
             write_captured(path, capture_graph(model))
@@ -135,7 +135,7 @@ def build_store(
     write_croissant(target, [*paths, *rows], describe_recipe(of))
 
 
-def _is_of(path: Path, model: CapturedModel) -> bool:
+def _is_same_model(path: Path, model: CapturedModel) -> bool:
     """Return whether the file is a graph of the same model."""
     if not path.is_file():
         return False
@@ -201,7 +201,7 @@ def _make_graph(program: Program, origin: dict[str, Any]) -> CapturedGraph:
 def _launches(program: Program, kind: str) -> FloatArray:
     """Return the seconds that launching each op takes, as the roofline counts them. [num_ops]"""
     costs = [kind == "cpu" or not op.view for op in program.ops]
-    return figures(kind).launch * np.array(costs, dtype=np.float64)
+    return get_figures(kind).launch * np.array(costs, dtype=np.float64)
 
 
 def describe_recipe(recipe_of_set: Recipe) -> DataSetCard:

@@ -48,7 +48,7 @@ PARTS = (TRAIN, VALIDATION, TEST)
 
 
 @cache
-def listed() -> dict[str, Any]:
+def read_model_list() -> dict[str, Any]:
     """Return the contents of ``models.yaml``: recipes, the split of families, models by recipe."""
     text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
     contents: dict[str, Any] = yaml.safe_load(text)
@@ -56,7 +56,7 @@ def listed() -> dict[str, Any]:
 
 
 def _split(which: str) -> dict[str, str]:
-    parts = listed()["split"][which]
+    parts = read_model_list()["split"][which]
     return {family: part for part in PARTS for family in parts[part]}
 
 
@@ -90,7 +90,7 @@ class CapturedModel:
 
 def list_recipe_models(recipe: str) -> tuple[CapturedModel, ...]:
     """Return the models of a recipe that ``models.yaml`` lists."""
-    return tuple(CapturedModel(**row) for row in listed()[recipe])
+    return tuple(CapturedModel(**row) for row in read_model_list()[recipe])
 
 
 __all__ = [
@@ -232,7 +232,7 @@ def draw_captured_problem(
     }
     cluster = _cluster(draw, link, rng)
     share = draw.scale / draw.microbatches
-    one = share_of(graph, f"{graph.name}-{seed}", cluster, share, costs)
+    one = make_share_problem(graph, f"{graph.name}-{seed}", cluster, share, costs)
     problem = with_microbatches(one, draw.microbatches, profiled=True)
     return with_memory(
         problem,
@@ -280,7 +280,7 @@ def _cluster(draw: Draw, link: Link, rng: Generator) -> Cluster:
     return make_cluster(draw.cluster, draw.devices, bandwidth, latency, MOST, rng)
 
 
-def share_of(
+def make_share_problem(
     graph: CapturedGraph,
     name: str,
     cluster: Cluster,
@@ -304,7 +304,7 @@ def share_of(
         time[kind] = factor * (graph.launch[row] + graph.work[row] * of_op)
     return build_problem(
         name,
-        resized(graph, share),
+        resize_graph(graph, share),
         cluster,
         time,
         state=graph.state,
@@ -314,7 +314,7 @@ def share_of(
     )
 
 
-def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
+def resize_graph(captured: CapturedGraph, share: float) -> ComputationGraph:
     """Return the graph with the tensors of a share of the batch.
 
     Gradients of parameters stay whole.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import FormatError
 from gnnplace.files import within, write_arrays
-from gnnplace.graph import ComputationGraph, coarsen, quotient, united
+from gnnplace.graph import ComputationGraph, coarsen, quotient, unite_groups
 
 FORMAT = "gnnplace-captured"
 VERSION = 1
@@ -95,15 +95,15 @@ class CapturedGraph:
             self.origin,
             quotient(self.graph, group, op_names(count)),
             self.kinds,
-            _summed(self.work, group, count),
-            _summed(self.launch, group, count),
+            _sum_groups(self.work, group, count),
+            _sum_groups(self.launch, group, count),
             np.bincount(group, self.state, count).astype(np.float64),
             self.phase[first],
-            united(self.unit, group, count),
+            unite_groups(self.unit, group, count),
         )
 
 
-def _summed(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
+def _sum_groups(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
     return np.stack([np.bincount(group, row, count) for row in costs])
 
 

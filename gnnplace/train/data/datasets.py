@@ -19,8 +19,8 @@ from gnnplace.train.data.captured import (
     MEMORY,
     CapturedStore,
     ample_memory,
+    make_share_problem,
     open_shipped_store,
-    share_of,
     tight_memory,
     with_memory,
 )
@@ -151,7 +151,7 @@ def dataset_problem(
         graph = graph.coarsened(groups)
     name = f"{graph.name} on {cluster.name}"
     costs = {kind: (kind, 1.0) for kind in cluster.kinds}
-    share = share_of(graph, name, cluster, 1.0 / microbatches, costs)
+    share = make_share_problem(graph, name, cluster, 1.0 / microbatches, costs)
     problem = with_microbatches(share, microbatches, profiled=True)
     if memory == AMPLE:
         return problem

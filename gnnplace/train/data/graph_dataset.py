@@ -31,7 +31,7 @@ from gnnplace.policy import (
     build_clusters,
     make_tensors,
 )
-from gnnplace.problem import Problem, preset
+from gnnplace.problem import Problem, make_preset
 from gnnplace.train.data.captured import CapturedStore
 from gnnplace.train.data.captured_graph import CapturedGraph
 from gnnplace.train.data.datasets import checksums, dataset_problem, find_dataset
@@ -92,7 +92,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         sums = _hash_files(self.store)
         if cluster is not None:
             sums |= {
-                "on": f"{cluster} {preset(cluster)} {microbatches} {groups} {FEATURE_VERSION}"
+                "on": f"{cluster} {make_preset(cluster)} {microbatches} {groups} {FEATURE_VERSION}"
             }
         self.key = content_key(sums, pre_transform, pre_filter)
         super().__init__(str(root), transform, pre_transform, pre_filter)
@@ -120,7 +120,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
             )
         return dataset_problem(
             self.store.graph(self.names[index]),
-            preset(self.cluster),
+            make_preset(self.cluster),
             microbatches=self.microbatches,
             groups=self.groups,
         )

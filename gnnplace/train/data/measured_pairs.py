@@ -41,9 +41,9 @@ from gnnplace.problem import (
     build_problem,
     cluster_from_data,
     cluster_to_data,
-    machine,
+    describe_machine,
+    list_versions,
     package_commit,
-    versions,
 )
 from gnnplace.simulation import Simulator, finish_placement
 from gnnplace.train.data.captured import CapturedModel
@@ -207,7 +207,7 @@ def measure_pairs(
                 error=measured.error,
                 profile=profile.began,
                 commit=package_commit(),
-                versions=versions(),
+                versions=list_versions(),
                 machine=_machine(),
                 when=_text(began),
             )
@@ -262,7 +262,7 @@ def _text(moment: datetime) -> str:
 
 def _machine() -> dict[str, Any]:
     """Return what the machine is, without its name."""
-    return {key: value for key, value in machine().items() if key != "host"}
+    return {key: value for key, value in describe_machine().items() if key != "host"}
 
 
 def _profile(folder: Path, name: str, problem: Problem) -> MeasuredProfile:

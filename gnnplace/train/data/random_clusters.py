@@ -1,12 +1,14 @@
-"""Types of clusters for drawn problems: they differ in shared channels and slower devices.
+"""Makes the clusters of random problems, which differ in shared channels and in slower devices.
 
-* ``shared``: one bus for all; twice the drawn bandwidth.
-* ``own``: a channel of its own for every pair.
-* ``mixed``: as ``own``, with some devices of a slower kind.
-* ``two-tier``: two halves; four times the drawn bandwidth inside, half of it between them, where
-  each half has one channel to the other.
+There are four types of clusters:
 
-A learner trains on ``TRAIN_CLUSTERS``; ``two-tier`` is kept for the test.
+* ``shared``: all links share one bus, with twice the drawn bandwidth.
+* ``own``: every link has a channel of its own, with the drawn bandwidth.
+* ``mixed``: as ``own``, and some devices are of a slower kind.
+* ``two-tier``: two halves. A link inside a half has a channel of its own with four times the drawn
+  bandwidth. All links from one half to the other share one channel with half of it.
+
+A learner trains on ``TRAIN_CLUSTERS``, and is tested on ``two-tier`` as well.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ CLUSTERS = (*TRAIN_CLUSTERS, "two-tier")
 
 
 def check_cluster(cluster_type: str) -> None:
-    """Check that there is such a type.
+    """Check that there is such a type of cluster.
 
     Raises:
-        InputError: There is none; the names are listed.
+        InputError: If there is none; the message lists the types.
     """
     if cluster_type not in CLUSTERS:
         raise InputError(
@@ -43,43 +45,53 @@ def make_cluster(
     memory: float,
     rng: Generator,
 ) -> Cluster:
-    """Return a cluster of kinds ``fast`` and, where it is mixed, ``slow``.
+    """Return a cluster of devices of the kind ``fast`` and, if it is mixed, some ``slow`` ones.
 
     Args:
         cluster_type: The type of the cluster, one of ``CLUSTERS``.
         count: The number of devices.
-        bandwidth: Bytes a second that the type's factors scale.
-        latency: Seconds of a message.
+        bandwidth: The drawn bandwidth, bytes a second. The type may multiply it.
+        latency: Seconds that every message takes besides its bytes.
         memory: Bytes of each device.
-        rng: Draws how many are slow.
+        rng: Draws how many devices of a mixed cluster are slow: at least one, and not all.
     """
+    num_slow = 0
     if cluster_type == "mixed" and count > 1:
-        slow = int(rng.integers(1, count))
-    else:
-        slow = 0
-    kinds = ["fast"] * (count - slow) + ["slow"] * slow
+        num_slow = int(rng.integers(1, count))
+    kinds = ["fast"] * (count - num_slow) + ["slow"] * num_slow
     devices = tuple(
         Device(name=f"device:{i}", kind=kind, memory=memory)
         for i, kind in enumerate(kinds)
     )
-    per_server = max(1, (count + 1) // 2)
+    half = max(1, (count + 1) // 2)  # devices of the first half
     links = []
     for i, j in permutations(range(count), 2):
-        channel, factor = _channel(cluster_type, i // per_server, j // per_server)
-        a = devices[i].name
-        b = devices[j].name
-        speed = bandwidth * factor
+        channel, factor = _find_channel(cluster_type, i // half, j // half)
         link = Link(
-            source=a, target=b, latency=latency, bandwidth=speed, channel=channel
+            source=devices[i].name,
+            target=devices[j].name,
+            latency=latency,
+            bandwidth=bandwidth * factor,
+            channel=channel,
         )
         links.append(link)
     return Cluster(devices, tuple(links), cluster_type)
 
 
-def _channel(cluster_type: str, here: int, there: int) -> tuple[str | None, float]:
-    """Return the channel of a link and its bandwidth over the drawn one."""
+def _find_channel(
+    cluster_type: str, source_half: int, target_half: int
+) -> tuple[str | None, float]:
+    """Return a link's channel, None for one of its own, and its bandwidth over the drawn one.
+
+    Args:
+        cluster_type: The type of the cluster.
+        source_half: 0 or 1: the half of the cluster that the link comes from.
+        target_half: The half that it goes to.
+    """
     if cluster_type == "shared":
         return "bus", 2.0
-    if cluster_type == "two-tier" and here != there:
-        return f"network {here}", 0.5
-    return None, 4.0 if cluster_type == "two-tier" else 1.0
+    if cluster_type != "two-tier":
+        return None, 1.0
+    if source_half != target_half:
+        return f"network {source_half}", 0.5
+    return None, 4.0

@@ -333,7 +333,7 @@ def random_problem(family: str, seed: int, draws: RandomDraws | None = None) -> 
     cluster_type = str(rng.choice(draws.clusters))
     check_cluster(cluster_type)
     name = f"{family}-{seed}"
-    problem = _on_cluster(
+    problem = _make_on_cluster(
         graph, name, cluster_type, draws.devices, rng, (draws.ccr, draws.heterogeneity)
     )
     counts = draws.microbatches
@@ -448,7 +448,7 @@ def _training_graph(draft: CostedSketch) -> GraphParts:
     )
 
 
-def _on_cluster(
+def _make_on_cluster(
     parts: GraphParts,
     name: str,
     cluster_type: str,

@@ -24,7 +24,11 @@ from dataclasses import dataclass
 from random import Random
 
 from gnnplace.errors import InputError
-from gnnplace.train.data.captured import CapturedModel, list_recipe_models, listed
+from gnnplace.train.data.captured import (
+    CapturedModel,
+    list_recipe_models,
+    read_model_list,
+)
 
 Sizes = dict[str, object]
 COUNTS: Mapping[str, int] = {  # models of each family; equal ones count once
@@ -129,7 +133,7 @@ class Recipe:
     models: tuple[CapturedModel, ...]
 
 
-def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
+def _sample(family: str, factory: str) -> tuple[CapturedModel, ...]:
     return tuple(
         CapturedModel(
             f"{family}-{i:02}", family, f"{factory}?{_sizes(family, i)}", "sgd"
@@ -185,13 +189,13 @@ SAMPLED = {
 
 def _models(name: str) -> tuple[CapturedModel, ...]:
     if name in SAMPLED:
-        return _sampled(name, SAMPLED[name])
+        return _sample(name, SAMPLED[name])
     return _make_varied() if name == "varied" else list_recipe_models(name)
 
 
 RECIPES: Mapping[str, Recipe] = {
     row["name"]: Recipe(**row, models=_models(row["name"]))
-    for row in listed()["recipes"]
+    for row in read_model_list()["recipes"]
 }
 STORE = RECIPES["store"]
 MEASURED = "measured"  # name of the recipe whose placements are measured too

@@ -39,7 +39,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import csv_text, within, write_arrays, write_text
 from gnnplace.graph import ComputationGraph
 from gnnplace.measurements import FEWEST, agreement
-from gnnplace.problem import Problem, cluster_from_data, cluster_to_data, preset
+from gnnplace.problem import Problem, cluster_from_data, cluster_to_data, make_preset
 from gnnplace.train.data.captured import PARTS
 from gnnplace.train.data.captured_graph import BROKEN, CapturedGraph, op_names
 from gnnplace.train.data.croissant import DataSetCard, write_croissant
@@ -148,7 +148,7 @@ def build_release(
             member = with_measurements(graph, measured[graph.name])
         else:
             cluster = CLUSTERS[number % len(CLUSTERS)]
-            problem = dataset_problem(graph, preset(cluster), groups=None)
+            problem = dataset_problem(graph, make_preset(cluster), groups=None)
             placements = distinct_placements(problem, number)
             member = with_placements(graph, cluster, placements)
         placed[part].append(member)
@@ -231,7 +231,9 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
         "step_time": np.stack([member.step_time for member in members]),
         "measured": np.stack([member.measured for member in members]),
         "clock": np.array([member.clocks for member in members]),
-        "profiled": np.concatenate([_profiled(member) for member in members]),
+        "profiled": np.concatenate(
+            [_read_profiled_seconds(member) for member in members]
+        ),
         "machine": np.array([_machine(member) for member in members]),
     }
     for column, key in enumerate(("source", "target", "tensor", "bytes")):
@@ -242,7 +244,7 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
     return arrays
 
 
-def _profiled(member: PlacedGraph) -> FloatArray:
+def _read_profiled_seconds(member: PlacedGraph) -> FloatArray:
     """Return the profiled seconds of each op of a graph, nan without a profile. [n]"""
     if member.profile is None:
         return np.full(member.graph.num_ops, np.nan)
@@ -357,7 +359,7 @@ class ReleaseStore:
         graph, index = self.graph(name), self.names.index(name)
         machine = str(self._arrays["machine"][index])
         if not machine:
-            return dataset_problem(graph, preset(self.cluster[name]), groups=None)
+            return dataset_problem(graph, make_preset(self.cluster[name]), groups=None)
         ops = slice(*self._arrays["op_offset"][index : index + 2])
         cluster = cluster_from_data(json.loads(machine), str(self.folder))
         return profile_problem(

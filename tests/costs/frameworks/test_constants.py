@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from gnnplace.costs.frameworks import constants
-from gnnplace.costs.frameworks.constants import assumed, framework
+from gnnplace.costs.frameworks.constants import (
+    iterate_constants,
+    load_framework_constants,
+)
 from gnnplace.errors import InputError
 
 DATA = json.loads(Path(constants.__file__).with_name("constants.json").read_text())
@@ -15,7 +18,7 @@ FRAMEWORKS, [ENVIRONMENT, *_] = tuple(DATA["frameworks"]), DATA["environments"]
 
 def test_every_constant_has_an_owner_a_unit_and_a_source():
     for name in FRAMEWORKS:
-        found = list(assumed(name, ENVIRONMENT))
+        found = list(iterate_constants(name, ENVIRONMENT))
         assert [c for c in found if not (c.unit and c.source and c.owner)] == []
         assert {c.owner for c in found} == {
             "hardware",
@@ -29,7 +32,7 @@ def test_every_constant_has_an_owner_a_unit_and_a_source():
 
 
 def test_frameworks_have_constants_of_the_same_names():
-    names = {name: set(framework(name).constants) for name in FRAMEWORKS}
+    names = {name: set(load_framework_constants(name).constants) for name in FRAMEWORKS}
     assert names["nanotron"] - names["pytorch"] == {
         "card_gather",
         "card_reduce",
@@ -43,4 +46,4 @@ def test_an_unknown_framework_is_named_with_those_that_are_known():
     with pytest.raises(
         InputError, match="'nanotorn': unknown; use one of pytorch, nanotron"
     ):
-        framework("nanotorn")
+        load_framework_constants("nanotorn")

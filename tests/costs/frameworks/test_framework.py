@@ -8,17 +8,17 @@ from itertools import product
 
 import pytest
 
-from gnnplace.costs import RunningWords, running_framework
+from gnnplace.costs import RunningWords, make_running_framework
 from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from gnnplace.costs.frameworks.framework import Framework, ReplicatedParameters
-from gnnplace.costs.frameworks.variants import IdleNetwork, with_network
 from gnnplace.errors import InputError
+from gnnplace.explaining.framework_variants import IdleNetwork, with_network
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.layer import layer_passes
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price, price_spec
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 SIZES = DecoderSizes(16, 4096, 32, 8, 14336, 4096, 32000, batch=512)
 EXPERTS = replace(SIZES, experts=ExpertLayers(8, 2, 14336))
@@ -36,13 +36,16 @@ def setting(
 ) -> PricingSetting:
     """Return what plans of a small Llama are priced on."""
     return make_pricing_setting(
-        sizes, preset(cluster), framework_name=framework, environment_name=environment
+        sizes,
+        make_preset(cluster),
+        framework_name=framework,
+        environment_name=environment,
     )
 
 
 def running(hides: str) -> Framework:
     """Return Megatron-LM on 64 H100 as it hides some exchanges of replicas, bfloat16 sums."""
-    return running_framework(
+    return make_running_framework(
         setting().framework, RunningWords(gradients="same", hides=hides)
     )
 

@@ -64,7 +64,7 @@ class Measured:
     def kept(self, said: list[str] | None = None, **more: bool) -> int:
         told = None if said is None else said.append
         fits = lambda value: isinstance(value, int)  # noqa: E731
-        found = cache.kept(
+        found = cache.get_or_measure(
             "ops", "k", self, what="it", fits=fits, progress=told, **more
         )
         assert isinstance(found, int)
@@ -188,7 +188,7 @@ def test_measured_anew_measures_each_thing_once(
 ) -> None:
     measure = Measured(monkeypatch, QUIET)
     assert measure.kept() == 1
-    with cache.measured_anew():
+    with cache.measure_anew():
         assert [measure.kept(), measure.kept()] == [2, 2]
     assert measure.kept() == 2
 
@@ -218,11 +218,11 @@ def test_digest_is_of_content() -> None:
 
 
 def test_keys_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cache.key("ops", "x")
-    assert cache.key("ops", "x") == before
-    assert cache.key("ops", "y") != before
-    monkeypatch.setattr(cache, "machine", lambda: {"cpu": "another"})
-    assert cache.key("ops", "x") != before
+    before = cache.make_cache_key("ops", "x")
+    assert cache.make_cache_key("ops", "x") == before
+    assert cache.make_cache_key("ops", "y") != before
+    monkeypatch.setattr(cache, "describe_profiled_machine", lambda: {"cpu": "another"})
+    assert cache.make_cache_key("ops", "x") != before
 
 
 def test_conditions_come_back_from_plain_data() -> None:

@@ -31,12 +31,12 @@ from gnnplace.problem import (
     read_problem,
     write_problem,
 )
-from gnnplace.problem.cluster.gpus import CPU, GPUS, figures
+from gnnplace.problem.cluster.gpus import CPU, GPUS, get_figures
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program.program import Program
-from gnnplace.zoo.workload import names
+from gnnplace.zoo.workload import list_workload_names
 from tests.costs.profiling.programs import faked, small
 
 SIZES = {
@@ -59,12 +59,12 @@ def check(spec: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "moe", "small_resnet"])
 def test_every_op_of_the_zoo_gets_a_time_with_a_provenance(name: str) -> None:
-    assert name in names()
+    assert name in list_workload_names()
     check(name)
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", sorted(names()))
+@pytest.mark.parametrize("name", sorted(list_workload_names()))
 def test_every_op_of_the_whole_zoo(name: str) -> None:
     check(name)
 
@@ -202,8 +202,8 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 def test_every_kind_of_the_presets_is_known() -> None:
-    from gnnplace.problem.cluster.presets import preset, preset_names
+    from gnnplace.problem.cluster.presets import make_preset, preset_names
 
-    kinds = {kind for name in preset_names() for kind in preset(name).kinds}
-    assert all(figures(kind).source for kind in kinds)
-    assert np.isfinite([figures(kind).bandwidth for kind in kinds]).all()
+    kinds = {kind for name in preset_names() for kind in make_preset(name).kinds}
+    assert all(get_figures(kind).source for kind in kinds)
+    assert np.isfinite([get_figures(kind).bandwidth for kind in kinds]).all()

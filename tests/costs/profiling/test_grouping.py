@@ -10,7 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.costs.profiling.grouping import find_units, group_graph, whole_modules
+from gnnplace.costs.profiling.grouping import (
+    find_outermost_modules,
+    find_units,
+    group_graph,
+)
 from gnnplace.costs.profiling.profiler import group_ops
 from gnnplace.errors import InputError
 from gnnplace.tracing.models import capture
@@ -192,7 +196,7 @@ def test_classes_that_are_not_split():
     """A class names all its modules; a wrong one is refused with those that are like it."""
     program = capture(*build(blocks=3), forward_only=True)
     assert find_units(program, ["ModuleList"]).names[2] == "blocks"
-    labels = whole_modules(program, ["Block"])
+    labels = find_outermost_modules(program, ["Block"])
     assert {*labels} == {None, "blocks.0", "blocks.1", "blocks.2"}
     with pytest.raises(InputError, match=r"no-split 'Blok'.*did you mean 'Block'"):
         find_units(program, ["Blok"])

@@ -11,7 +11,7 @@ from gnnplace.costs.profiling import cache, profiler
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError
 from gnnplace.problem import UPDATE
-from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import with_program_microbatches
 from gnnplace.tracing.program.program import Program
 from tests.costs.profiling.programs import captured, cluster, small
 
@@ -107,7 +107,7 @@ def test_micro_batches_are_copies_of_groups() -> None:
     # The host, once ahead of the GPU, stays it.
     assert 0.7 * alone < each < 1.01 * alone
     names = {name for members in four.members for name in members}
-    assert names == {op.name for op in microbatched(program, 4).ops}
+    assert names == {op.name for op in with_program_microbatches(program, 4).ops}
 
 
 def test_updates_of_micro_batches_are_measured_with_all_gradients(
@@ -119,7 +119,9 @@ def test_updates_of_micro_batches_are_measured_with_all_gradients(
 
     monkeypatch.setattr(profiler, "measure_ops", measure)
     program = small("mlp", width=8, depth=1)
-    updates = [op for op in microbatched(program, 4).ops if op.phase == "update"]
+    updates = [
+        op for op in with_program_microbatches(program, 4).ops if op.phase == "update"
+    ]
     problem = profile(program, cluster("cpu"), microbatches=4)
     expected = sum(len(op.reads) for op in updates)
     assert problem.time["cpu"][problem.phase == UPDATE].sum() == expected

@@ -72,7 +72,7 @@ def test_cpu_workers_share_memory_and_links_are_measured_once(
     }
     assert targets.detect("cpu:3").links == cluster.links
     assert measured == [None]
-    with cache.measured_anew():
+    with cache.measure_anew():
         targets.detect("cpu:2")
     assert measured == [None, None]
 

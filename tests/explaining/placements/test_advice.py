@@ -10,7 +10,7 @@ import pytest
 from gnnplace.explaining.placements.advice import WORTH, advise
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.placing.roster import place
-from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained
+from gnnplace.problem.constraints import Constraints, ConstraintWords, apply_constraints
 from gnnplace.report.explanations import advice_lines
 from gnnplace.simulation import lower_bound
 
@@ -56,7 +56,7 @@ def test_idle_devices_have_reasons():
         forbid=[f"{name}=d3" for name in problem.graph.names]
     ).constraints()
     result = place(problem, placer="heft", constraints=kept)
-    advice = advise(constrained(problem, kept), result, placer="heft")
+    advice = advise(apply_constraints(problem, kept), result, placer="heft")
     assert ("d3",) in [idle.devices for idle in advice.idle]
     assert advice.idle[-1].reason == "pins and forbids leave it no op"
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 from gnnplace.errors import InputError
-from gnnplace.explaining.placements.alternatives import alternatives, ops_named
+from gnnplace.explaining.placements.alternatives import alternatives, find_named_ops
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.problem.placement import faults
+from gnnplace.problem.placement import list_faults
 from gnnplace.simulation import finish_placement, simulate
 from tests.random_problems import random_order, random_problem, seeds
 
@@ -30,7 +30,7 @@ def test_the_step_is_that_of_a_simulation_from_scratch(seed):
         moved = np.where(problem.unit_of == problem.unit_of[op], other.device, device)
         same_order = simulate(problem, finish_placement(problem, moved, order))
         if not problem.unit_allowed[problem.unit_of[op], other.device]:
-            assert other.fault == faults(problem, moved)[0]
+            assert other.fault == list_faults(problem, moved)[0]
         again = simulate(problem, finish_placement(problem, other.placed, other.order))
         assert other.placed.tolist() == moved.tolist()
         assert again.step_time == other.step_time <= same_order.step_time
@@ -44,9 +44,9 @@ def test_ops_are_found_by_name_and_by_module():
         problem, module=tuple(f"layers.{name[1]}" for name in problem.graph.names)
     )
     space = SearchSpace(named)
-    assert ops_named(space, op="f2").tolist() == [problem.graph.index["f2"]]
-    assert len(ops_named(space, module="layers.2")) == 3
+    assert find_named_ops(space, op="f2").tolist() == [problem.graph.index["f2"]]
+    assert len(find_named_ops(space, module="layers.2")) == 3
     with pytest.raises(
         InputError, match=r"no module matches 'layer.2'; near: 'layers.2'"
     ):
-        ops_named(space, module="layer.2")
+        find_named_ops(space, module="layer.2")

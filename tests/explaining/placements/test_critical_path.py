@@ -12,7 +12,7 @@ from gnnplace.explaining.placements.causes import Causes
 from gnnplace.explaining.placements.critical_path import (
     COMPUTING,
     TRANSFER,
-    critical_path,
+    find_critical_path,
 )
 from tests.explaining.placements.steps import random_step
 from tests.random_problems import seeds
@@ -23,7 +23,7 @@ from tests.random_problems import seeds
 def test_pieces_lie_end_to_end(seed):
     """From zero to the step time, and each piece is what the simulation did then."""
     problem, step = random_step(seed)
-    pieces = critical_path(Causes(problem, step))
+    pieces = find_critical_path(Causes(problem, step))
     assert pieces[0].begin == 0.0
     assert pieces[-1].end == step.step_time
     assert all(a.end == b.begin for a, b in pairwise(pieces))
@@ -78,7 +78,7 @@ def test_no_chain_is_longer(seed):
                 ways.append(longest(source) + (carried if apart else 0.0))
         return max(ways) + seconds[op]
 
-    pieces = critical_path(Causes(problem, step))
+    pieces = find_critical_path(Causes(problem, step))
     assert np.isclose(
         sum(p.seconds for p in pieces), max(map(longest, range(graph.num_ops)))
     )

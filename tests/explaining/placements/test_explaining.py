@@ -12,10 +12,10 @@ import numpy as np
 from hypothesis import given, settings
 
 from gnnplace.explaining.placements.causes import Causes
-from gnnplace.explaining.placements.explaining import device_times, explain
+from gnnplace.explaining.placements.explaining import explain, sum_device_times
 from gnnplace.placers.contract import branches
 from gnnplace.placing.roster import PlaceOptions, place
-from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained
+from gnnplace.problem.constraints import Constraints, ConstraintWords, apply_constraints
 from tests.explaining.placements.steps import random_step
 from tests.random_problems import seeds
 
@@ -30,7 +30,7 @@ def named():
 
 def prices(problem, asked: Constraints) -> dict[str, float]:
     """What each constraint costs, by an exact search."""
-    made = constrained(problem, asked)
+    made = apply_constraints(problem, asked)
     few = Constraints(max_devices=asked.max_devices)
     placement = place(made, placer="heft", constraints=few).placement
     found = explain(
@@ -58,7 +58,7 @@ def test_each_of_several_constraints_has_its_own_price():
 def test_the_problems_own_pins_have_a_price():
     """Pins that stand in the problem file are loosened all at once."""
     problem = named()
-    own = constrained(
+    own = apply_constraints(
         problem, ConstraintWords(pin=["x0=d0", "x1=d0", "x2=d0", "x3=d0"]).constraints()
     )
     found = prices(own, Constraints())
@@ -71,7 +71,7 @@ def test_a_problem_that_obeys_already_has_the_same_prices():
     placement = place(named(), placer="heft", constraints=asked).placement
     how = {"constraints": asked, "loosen": PlaceOptions("heft", 0.0)}
     before = explain(named(), placement, **how)
-    after = explain(constrained(named(), asked), placement, **how)
+    after = explain(apply_constraints(named(), asked), placement, **how)
     assert before.prices == after.prices
     assert before.prices[0].gain > 0
 
@@ -84,7 +84,7 @@ KEYS = ("computing", "other_device", "transfer", "messages", "nothing_left")
 def test_causes_are_those_of_every_instant(seed):
     """Between any two events the cause is what a look at the step's middle instant shows."""
     problem, step = random_step(seed)
-    found = device_times(Causes(problem, step))
+    found = sum_device_times(Causes(problem, step))
     moved = step.transfers
     events = np.unique(
         np.concatenate(

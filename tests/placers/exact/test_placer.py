@@ -27,7 +27,7 @@ from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placing.roster import make_placer as placer
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.problem.placement import faults
+from gnnplace.problem.placement import list_faults
 from tests.random_problems import random_problem, seeds
 
 
@@ -146,7 +146,7 @@ def test_memory_and_pins_are_respected():
     pin[tight.graph.index["f2"]] = 2
     problem = replace(tight, pin=pin)
     result = Exact().place(problem, budget=2.0)
-    assert faults(problem, result.placement.device) == []
+    assert list_faults(problem, result.placement.device) == []
     assert (result.peak_memory <= 48.0).all()
     assert result.placement.device[tight.graph.index["f2"]] == 2
 

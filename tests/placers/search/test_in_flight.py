@@ -17,7 +17,7 @@ from gnnplace.placers.search.in_flight import (
 from gnnplace.problem import BACKWARD, FORWARD
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator
-from gnnplace.simulation.compiled import longest_path
+from gnnplace.simulation.compiled import compute_longest_path
 from gnnplace.simulation.list_scheduling import list_schedule
 from tests.random_problems import random_problem, seeds
 
@@ -165,7 +165,9 @@ def test_where_the_best_start_fits_nothing_is_held_back():
     # What does not fit has others tried, but not those whose edges alone take too long.
     score = 2 * seconds
     fewer_in_flight(space, ranked)
-    limits = [longest_path(with_most_in_flight(problem, most)) for most in (1, 2, 3)]
+    limits = [
+        compute_longest_path(with_most_in_flight(problem, most)) for most in (1, 2, 3)
+    ]
     assert asked[2:] == [k + 1 for k in range(3) if limits[k] < WORTH * seconds]
 
 

@@ -11,7 +11,7 @@ from gnnplace.placers.throughput.load import (
     interval,
     loads,
     make_flows,
-    restricted,
+    restrict_to_devices,
     state_excess,
 )
 from gnnplace.problem import build_problem
@@ -86,7 +86,7 @@ def test_some_of_the_devices_alone() -> None:
     problem = random_problem(1)
     flows = make_flows(SearchSpace(problem))
     devices = np.array([1, 0], dtype=np.int32)
-    part = restricted(flows, devices)
+    part = restrict_to_devices(flows, devices)
     for device in ([0] * problem.num_units, [u % 2 for u in range(problem.num_units)]):
         chosen = np.array(device, dtype=np.int32)
         assert interval(part, chosen) == interval(flows, devices[chosen])

@@ -12,14 +12,14 @@ import pytest
 import gnnplace
 from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.contract import barred, branches, training_chain
+from gnnplace.placers.contract import branches, build_barred_chain, training_chain
 from gnnplace.placers.throughput import Throughput, ThroughputResult
 from gnnplace.placers.throughput.placer import (
     make_throughput_placer as throughput_placer,
 )
 from gnnplace.placers.throughput.split import depth_first, make_blocks
 from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster, Device, Link, preset
+from gnnplace.problem.cluster import Cluster, Device, Link, make_preset
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import simulate
 from tests.placers.throughput.throughput_problems import (
@@ -83,7 +83,12 @@ def test_pins_classes_and_kinds_are_kept() -> None:
     pin = np.full(problem.num_ops, -1, dtype=np.int32)
     pin[problem.graph.index["f2"]] = 2
     pinned = replace(problem, pin=pin)
-    for cut in (pinned, with_microbatches(problem, 3), branches(), barred()):
+    for cut in (
+        pinned,
+        with_microbatches(problem, 3),
+        branches(),
+        build_barred_chain(),
+    ):
         found = place(cut)
         simulation = simulate(cut, found.placement)
         assert simulation.feasible
@@ -122,7 +127,7 @@ def test_the_same_seed_gives_the_same_placement() -> None:
 def test_two_tier_clusters_and_a_budget() -> None:
     """A real preset: near the bound of equal shares, and better than a step-time placer's."""
     kinds = {"a100": np.full(64, 1e-3)}
-    problem = chain([1e-3] * 64, 1e6, preset("two-tier-a100-2x4"))
+    problem = chain([1e-3] * 64, 1e6, make_preset("two-tier-a100-2x4"))
     problem = replace(problem, time=kinds)
     found = place(problem, budget=1.0)
     assert found.interval_bound >= 8e-3 * (1 - 1e-9)

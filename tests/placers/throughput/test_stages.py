@@ -14,7 +14,7 @@ from gnnplace.placers.throughput.stages import (
     sum_own_load,
     true_largest,
 )
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 from tests.placers.throughput.throughput_problems import (
     chain,
     random_problem,
@@ -81,7 +81,9 @@ def test_stages_of_whole_splits_have_the_true_loads(seed: int) -> None:
 
 def test_the_dearest_links_of_devices() -> None:
     """Two servers: NVLink at best, the network at worst."""
-    flows = make_flows(SearchSpace(chain([1.0] * 3, 4.0, preset("two-tier-v100-2x4"))))
+    flows = make_flows(
+        SearchSpace(chain([1.0] * 3, 4.0, make_preset("two-tier-v100-2x4")))
+    )
     assert list_device_sorts(flows).pace.tolist() == [1 / 150e9]
     assert list_device_sorts(flows, dear=True).pace.tolist() == [1 / 10e9]
     assert list_device_sorts(flows, dear=True).latency.tolist() == [10e-6]

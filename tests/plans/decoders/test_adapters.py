@@ -25,7 +25,7 @@ from gnnplace.plans.decoders.decoder import (
     with_adapters,
 )
 from gnnplace.plans.decoders.setting import make_pricing_setting
-from gnnplace.plans.search.draft import fullest_parts
+from gnnplace.plans.search.draft import find_fullest_memory
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price_spec
 from gnnplace.zoo.hf import hugging_face
@@ -111,7 +111,7 @@ class Decoder(nn.Module):
 
 def count_parts(words="dp=1,microbatch_size=1", lora=f"r={RANK}", **changes):
     setting = make_pricing_setting(with_adapters(TINY, lora), CLUSTER, **changes)
-    return fullest_parts(price_spec(setting, parse_spec(words)))
+    return find_fullest_memory(price_spec(setting, parse_spec(words)))
 
 
 def test_trained_parameters_are_those_of_modules_made_by_hand():
@@ -191,7 +191,7 @@ def test_the_largest_quantized_matrix_is_unpacked_at_work(words):
             / 2
             * ("zero=3" in words)
         )
-        working[lora] = fullest_parts(priced).working - gathered
+        working[lora] = find_fullest_memory(priced).working - gathered
     assert working["r=4,bits=4"] - working["r=4"] == pytest.approx(2 * 64 * 192)
 
 
@@ -272,7 +272,7 @@ def test_experts_are_in_4_bits_where_that_is_asked_for():
     for lora in ("r=4", "r=4,bits=4", "r=4,bits=4,expert_bits=4"):
         setting = make_pricing_setting(with_adapters(sizes, lora), CLUSTER)
         priced = price_spec(setting, parse_spec("dp=1,microbatch_size=1"))
-        parts[lora], steps[lora] = fullest_parts(priced), priced.step_time
+        parts[lora], steps[lora] = find_fullest_memory(priced), priced.step_time
     half, packed = parts["r=4,bits=4"], parts["r=4,bits=4,expert_bits=4"]
     experts = 2 * 8 * 3 * 64 * 96
     dense = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 8 * 64)  # the router among them

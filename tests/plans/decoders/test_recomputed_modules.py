@@ -11,7 +11,7 @@ from gnnplace.plans.decoders.layer import layer_passes
 from gnnplace.plans.decoders.setting import PricingSetting, make_pricing_setting
 from gnnplace.plans.spec import RECOMPUTED_MODULES, parse_spec
 from gnnplace.plans.spec_answers import PlanAnswer, price
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
 TOKENS = 4096
 LLAMA = DecoderSizes(8, 4096, 32, 8, 14336, TOKENS, 32000, batch=8)
@@ -26,7 +26,7 @@ PLAN = "dp=8,zero=1,microbatch_size=1"
 @cache
 def setting(sizes: DecoderSizes, framework: str = "megatron-lm") -> PricingSetting:
     return make_pricing_setting(
-        sizes, preset("nvswitch-h100-8"), framework_name=framework
+        sizes, make_preset("nvswitch-h100-8"), framework_name=framework
     )
 
 

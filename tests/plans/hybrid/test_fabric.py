@@ -11,12 +11,12 @@ from gnnplace.costs.collectives import (
     ALL_TO_ALL,
     REDUCE_SCATTER,
     Group,
-    collective,
+    estimate_collective,
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.hybrid.study import reduce_origin
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.problem.cluster import Cluster, Device, preset
+from gnnplace.problem.cluster import Cluster, Device, make_preset
 from gnnplace.problem.cluster.cluster import ClusterCopies
 
 
@@ -30,26 +30,29 @@ def all_reduce(
 
 def test_nvlink_of_four() -> None:
     """2 * 3 / 4 of the bytes at 150 GB/s, one launch and two levels of 5 us."""
-    took = all_reduce(preset("nvlink-v100-4"), 3e9, 4, 1)
+    took = all_reduce(make_preset("nvlink-v100-4"), 3e9, 4, 1)
     assert took == pytest.approx(0.03 + 2 * 5e-6)
 
 
 def test_a_shared_channel_carries_all_sends() -> None:
     """Two all-reduces of two over one PCIe bridge: four sends at once."""
-    took = [all_reduce(preset("pcie-v100-4"), 12e9, 2, 2, d) for d in (0, 1)]
+    took = [all_reduce(make_preset("pcie-v100-4"), 12e9, 2, 2, d) for d in (0, 1)]
     assert took == pytest.approx([4.0 + 1.5 * 10e-6] * 2)
 
 
 def test_the_network_of_a_server_is_the_slowest_part() -> None:
     """Two servers of four: one send of each ring leaves a server, at 10 GB/s."""
-    cluster, waits = preset("two-tier-v100-2x4"), 10e-6
+    cluster, waits = make_preset("two-tier-v100-2x4"), 10e-6
     assert all_reduce(cluster, 10e9, 8, 1) == pytest.approx(2 * 7 / 8 + 2.5 * waits)
     assert all_reduce(cluster, 10e9, 4, 2) == pytest.approx(2 * 3 / 4 * 2 + 2 * waits)
 
 
 def test_one_copy_takes_what_the_cluster_takes() -> None:
     """Whichever copy it is."""
-    one, four = MeshFabric(preset("pcie-v100-4")), MeshFabric(preset("4xpcie-v100-4"))
+    one, four = (
+        MeshFabric(make_preset("pcie-v100-4")),
+        MeshFabric(make_preset("4xpcie-v100-4")),
+    )
     for op in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
         took = four.collective(op, 1e9, [8, 10], 2)
         assert took == one.collective(op, 1e9, [0, 2], 2) > 0
@@ -57,7 +60,7 @@ def test_one_copy_takes_what_the_cluster_takes() -> None:
 
 def test_copies_talk_over_a_network() -> None:
     """By hand: four copies of four devices, groups of two: two members a copy, two all-reduces."""
-    one = preset("nvlink-v100-4")
+    one = make_preset("nvlink-v100-4")
     cluster = ClusterCopies(one, 4, latency=1e-4, bandwidth=5e9).joined("four")
     inside = MeshFabric(one)
     stages = sum(
@@ -84,7 +87,7 @@ def test_copies_talk_over_a_network() -> None:
 
 def test_links_of_copies() -> None:
     """Those of the cluster inside, of its own channels; between copies one card a direction."""
-    one, two = preset("pcie-v100-4"), preset("2xpcie-v100-4")
+    one, two = make_preset("pcie-v100-4"), make_preset("2xpcie-v100-4")
     assert two.num_devices == 8
     assert [d.name for d in two.devices] == [f"gpu:{i}" for i in range(8)]
     for start in (0, 4):
@@ -101,7 +104,7 @@ def test_links_of_copies() -> None:
 
 def test_one_device_has_nothing_to_reduce() -> None:
     """No time at all."""
-    assert all_reduce(preset("nvlink-v100-4"), 1e9, 1, 4, 3) == 0.0
+    assert all_reduce(make_preset("nvlink-v100-4"), 1e9, 1, 4, 3) == 0.0
 
 
 def test_missing_links_are_refused() -> None:
@@ -114,20 +117,20 @@ def test_missing_links_are_refused() -> None:
 def test_a_known_fabric_takes_what_was_measured() -> None:
     """Eight H100 behind an NVSwitch; on two servers of eight, every card has one ring."""
     eight = Group("nvswitch-h100", None, 1, 8)
-    took = all_reduce(preset("nvswitch-h100-8"), 1e8, 8, 1)
-    assert took == collective(ALL_REDUCE, 1e8, eight).seconds
+    took = all_reduce(make_preset("nvswitch-h100-8"), 1e8, 8, 1)
+    assert took == estimate_collective(ALL_REDUCE, 1e8, eight).seconds
     two = Group(None, "infiniband-dgx-h100", 2, 1)
-    servers = preset("dgx-h100-2x8")
+    servers = make_preset("dgx-h100-2x8")
     took_of = {all_reduce(servers, 1e8, 2, 8, device) for device in range(8)}
-    assert took_of == {collective(ALL_REDUCE, 1e8, two).seconds}
+    assert took_of == {estimate_collective(ALL_REDUCE, 1e8, two).seconds}
 
 
 def test_what_a_fabric_is_known_by() -> None:
     """Measured figures of all devices of the cluster; of a formula's nothing is said."""
-    known = MeshFabric(preset("2xnvswitch-h100-8"))
+    known = MeshFabric(make_preset("2xnvswitch-h100-8"))
     assert reduce_origin(known, 8).startswith("measured (expected error")
     assert "between copies 10 GB/s and 10 us" in reduce_origin(known, 16)
     assert (
-        reduce_origin(MeshFabric(preset("nvlink-h100-8")), 8)
+        reduce_origin(MeshFabric(make_preset("nvlink-h100-8")), 8)
         == "predicted from the cluster's links"
     )

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import gnnplace
-from gnnplace.costs import framework
+from gnnplace.costs import load_framework_constants
 from gnnplace.placers.contract import training_chain
 from gnnplace.plans.hybrid.gradients import (
     ReplicaStep,
     price_placed_step,
-    reduced,
+    time_gradient_reduction,
     with_all_reduce,
     without_updates,
 )
@@ -79,7 +79,7 @@ def test_reducing_overlaps_with_the_backward_pass() -> None:
     found = step([(4.0, 1e8), (7.0, 1e8), (10.0, 1e8)])
     parts = with_all_reduce(found, all_reduce(2e-8))
     # The third is reduced from 10 to 12 s; the two that are hidden slow the backward pass down.
-    share = framework("pytorch")["overlap_replicas"]
+    share = load_framework_constants("pytorch")["overlap_replicas"]
     assert (parts.alone, parts.all_reduce, parts.exposed) == pytest.approx(
         (11.0, 6.0, 2.0 + share * 4.0)
     )
@@ -98,10 +98,10 @@ def test_buckets_wait_for_their_last_gradient() -> None:
     """Gradients as they come, until there is enough; what is left is one more."""
     rows = np.array([[1.0, 10e6], [2.0, 20e6], [3.0, 5e6], [4.0, 1e6]])
     asked: list[float] = []
-    done, spent = reduced(rows, lambda size: asked.append(size) or 0.5)
+    done, spent = time_gradient_reduction(rows, lambda size: asked.append(size) or 0.5)
     assert asked == [30e6, 6e6]
     assert (done, spent) == (4.5, 1.0)
-    assert reduced(rows[:0], lambda size: 1.0) == (0.0, 0.0)
+    assert time_gradient_reduction(rows[:0], lambda size: 1.0) == (0.0, 0.0)
 
 
 def test_the_slowest_ring_decides() -> None:
@@ -110,6 +110,6 @@ def test_the_slowest_ring_decides() -> None:
     found = ReplicaStep(11.0, rows, np.array([10.0, 8.0]), np.array([1.0, 1.0]), 1)
     parts = with_all_reduce(found, all_reduce(0.1))
     # 5 + 10 s of reducing, 5 of them beside the backward pass, and 1 s of update
-    share = framework("pytorch")["overlap_replicas"]
+    share = load_framework_constants("pytorch")["overlap_replicas"]
     assert parts.total == pytest.approx(16.0 + share * 5.0)
     assert parts.all_reduce == pytest.approx(10.0)

@@ -10,7 +10,7 @@ from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable, Trainin
 from gnnplace.plans.hybrid.gradients import ReplicaStep
 from gnnplace.plans.hybrid.splits import PlacedSplitter, device_counts, group_sizes
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.problem.cluster import Cluster, Device, Link, preset
+from gnnplace.problem.cluster import Cluster, Device, Link, make_preset
 
 TRAINING = Training(batch=10, examples=1000, convergence=CriticalBatch(5.0, 80.0))
 
@@ -27,7 +27,7 @@ def placed(
 def test_a_row_by_hand() -> None:
     """Four groups of one device: 40 examples a step, 25 steps, 7.5 epochs."""
     splitter = PlacedSplitter(
-        MeshFabric(preset("nvlink-v100-4")),
+        MeshFabric(make_preset("nvlink-v100-4")),
         TRAINING,
         lambda c: [placed(2.0, c.num_devices, 100e9)],
     )
@@ -51,7 +51,7 @@ def test_devices_that_copy_themselves_do_not_overlap() -> None:
     workers = MeshFabric(Cluster(devices, tuple(links)))
     assert not PlacedSplitter(workers, TRAINING, lambda c: []).overlap
     assert PlacedSplitter(
-        MeshFabric(preset("2xnvlink-v100-4")), TRAINING, lambda c: []
+        MeshFabric(make_preset("2xnvlink-v100-4")), TRAINING, lambda c: []
     ).overlap
 
 
@@ -63,7 +63,9 @@ def test_groups_of_copies_are_placed_once() -> None:
         asked.append(cluster.num_devices)
         return [placed(2.0, cluster.num_devices, 1e9)]
 
-    splitter = PlacedSplitter(MeshFabric(preset("1024xnvlink-v100-4")), TRAINING, place)
+    splitter = PlacedSplitter(
+        MeshFabric(make_preset("1024xnvlink-v100-4")), TRAINING, place
+    )
     row = splitter.row(2048, 2)
     assert asked == [2]
     assert row.parts is not None
@@ -76,7 +78,7 @@ def test_groups_of_copies_are_placed_once() -> None:
 def test_steps_are_rounded_up() -> None:
     """1,000 examples in batches of 30."""
     splitter = PlacedSplitter(
-        MeshFabric(preset("nvlink-v100-4")), TRAINING, lambda c: [placed(1.0, 1)]
+        MeshFabric(make_preset("nvlink-v100-4")), TRAINING, lambda c: [placed(1.0, 1)]
     )
     assert splitter.row(3, 1).steps == 34
 
@@ -85,7 +87,7 @@ def test_the_best_number_of_micro_batches_is_taken() -> None:
     """With the all-reduce counted."""
     both = [placed(3.0, 2, microbatches=1), placed(2.0, 2, microbatches=4)]
     row = PlacedSplitter(
-        MeshFabric(preset("nvlink-v100-4")), TRAINING, lambda c: both
+        MeshFabric(make_preset("nvlink-v100-4")), TRAINING, lambda c: both
     ).row(2, 2)
     assert row.microbatches == 4
     assert row.name == "hybrid 2"
@@ -103,7 +105,9 @@ def test_alike_groups_are_placed_once_and_the_slowest_decides() -> None:
             )
         ]
 
-    splitter = PlacedSplitter(MeshFabric(preset("mixed-a100-t4-4")), TRAINING, place)
+    splitter = PlacedSplitter(
+        MeshFabric(make_preset("mixed-a100-t4-4")), TRAINING, place
+    )
     row = splitter.row(4, 1)
     assert row.parts is not None
     assert row.parts.alone == 3.0
@@ -118,7 +122,9 @@ def test_what_does_not_fit_is_a_row_with_its_reason() -> None:
     def place(cluster: Cluster) -> list[ReplicaStep]:
         raise InfeasibleError("too large")
 
-    row = PlacedSplitter(MeshFabric(preset("nvlink-v100-4")), TRAINING, place).row(2, 1)
+    row = PlacedSplitter(MeshFabric(make_preset("nvlink-v100-4")), TRAINING, place).row(
+        2, 1
+    )
     assert row.parts is None
     assert row.note == "too large"
     assert row.seconds == np.inf
@@ -128,7 +134,7 @@ def test_beyond_the_table_nothing_is_known() -> None:
     """The row says so."""
     training = Training(10, 1000, EpochTable(((20.0, 5.0),)))
     splitter = PlacedSplitter(
-        MeshFabric(preset("nvlink-v100-4")), training, lambda c: [placed(1.0, 1)]
+        MeshFabric(make_preset("nvlink-v100-4")), training, lambda c: [placed(1.0, 1)]
     )
     row = splitter.row(4, 1)
     assert row.epochs is None
@@ -138,7 +144,7 @@ def test_beyond_the_table_nothing_is_known() -> None:
 
 def test_every_split_of_every_number() -> None:
     """Groups do not straddle copies of the cluster."""
-    fabric = MeshFabric(preset("2xnvlink-v100-4"))
+    fabric = MeshFabric(make_preset("2xnvlink-v100-4"))
     splitter = PlacedSplitter(fabric, TRAINING, lambda c: [placed(1.0, c.num_devices)])
     rows = splitter.rows(device_counts(6), group_sizes(6, 4))
     found = {(row.groups, row.devices) for row in rows}

@@ -8,7 +8,7 @@ from torch.distributed.pipelining import schedules
 from gnnplace.errors import FormatError
 from gnnplace.plans.order.checker import check_actions, live_bytes
 from gnnplace.plans.order.orders import Action
-from gnnplace.plans.order.rows import parsed, words
+from gnnplace.plans.order.rows import parse_rows, words
 from tests.plans.order.test_rows import rows_of
 
 COUNT = 4
@@ -122,7 +122,7 @@ def test_rows_broken_by_hand_are_refused_in_one_line(name, tmp_path):
     change, told, taken = CASES[name]
     rows, stages = broken(change)
     with pytest.raises(FormatError) as fault:
-        check_actions(parsed(rows, "plan.json"), stages, COUNT, "plan.json")
+        check_actions(parse_rows(rows, "plan.json"), stages, COUNT, "plan.json")
     message = str(fault.value)
     assert told in message
     assert message.startswith("plan.json: actions")
@@ -146,7 +146,7 @@ def test_what_is_in_flight_is_counted():
     checked = check_actions(rows, stages, COUNT, saved=(10.0, 7.0))
     assert checked.flying == (2, 1)
     assert checked.live == (20.0, 7.0)
-    eager = parsed(
+    eager = parse_rows(
         [[*(f"0F{m}" for m in range(COUNT)), *(f"0B{m}" for m in range(COUNT))]], "p"
     )
     assert check_actions(eager, (0,), COUNT, saved=(10.0,)).live == (10.0 * COUNT,)
@@ -163,4 +163,4 @@ def test_mixed_backward_passes_are_right():
     at = told[1].index("1B0")
     told[1][at : at + 1] = ["1I0"]
     told[1].append("1W0")
-    check_actions(parsed(told, "plan"), stages, COUNT)
+    check_actions(parse_rows(told, "plan"), stages, COUNT)

@@ -14,17 +14,17 @@ from gnnplace.plans.order.orders import (
     Pipeline,
     as_arrays,
     chunk_ranks,
-    in_flight,
+    count_in_flight,
+    count_most_in_flight,
+    find_peak_saved,
     limits,
-    listed,
     make_fixed_rows,
     make_list_rows,
-    most_in_flight,
-    peak_saved,
-    rows_of,
+    make_rank_actions,
+    run_list_schedule,
     time_rows,
 )
-from gnnplace.plans.order.timing import timed
+from gnnplace.plans.order.timing import time_pipeline
 
 APART = ("zero-bubble", "v")
 
@@ -42,7 +42,9 @@ def pipeline(schedule, ranks, microbatches, seconds=None, sent=0.0):
 
 def step(schedule, ranks, microbatches):
     line = pipeline(schedule, ranks, microbatches)
-    return timed(line, rows_of(schedule, line).orders(), [0.0] * ranks).step_time
+    return time_pipeline(
+        line, make_rank_actions(schedule, line).orders(), [0.0] * ranks
+    ).step_time
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,10 @@ def test_1f1b_takes_what_its_formula_says(ranks, microbatches):
 
 def test_1f1b_of_two_stages_is_the_published_order():
     line = pipeline("1f1b", 2, 3)
-    orders = [" ".join(map(str, actions)) for actions in rows_of("1f1b", line).orders()]
+    orders = [
+        " ".join(map(str, actions))
+        for actions in make_rank_actions("1f1b", line).orders()
+    ]
     assert orders == ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"]
 
 
@@ -81,7 +86,7 @@ def test_orders_are_complete_and_run(schedule, ranks, rounds, seed):
     count = len(chunk_ranks(schedule, ranks))
     seconds = [tuple(seed.uniform(0.1, 2.0) for _ in range(3)) for _ in range(count)]
     line = pipeline(schedule, ranks, microbatches, seconds, sent=seed.uniform(0.0, 0.3))
-    orders = rows_of(schedule, line).orders()
+    orders = make_rank_actions(schedule, line).orders()
     kinds = (FORWARD, INPUT, WEIGHT) if line.apart else (FORWARD, FULL)
     made = sorted(action for actions in orders for action in actions)
     assert made == sorted(
@@ -90,18 +95,18 @@ def test_orders_are_complete_and_run(schedule, ranks, rounds, seed):
     for rank, actions in enumerate(orders):
         assert all(line.rank[action.chunk] == rank for action in actions)
         if not schedule.startswith("interleaved"):
-            held = in_flight(actions, count)
+            held = count_in_flight(actions, count)
             assert all(h <= most for h, most in zip(held, line.limit, strict=True))
-    found = timed(line, orders, [0.0] * ranks)
+    found = time_pipeline(line, orders, [0.0] * ranks)
     busiest = max(
         microbatches
         * sum(sum(s) for s, r in zip(seconds, line.rank, strict=True) if r == p)
         for p in range(ranks)
     )
     assert found.simulation.feasible
-    assert time_rows(line, rows_of(schedule, line), [0.0] * ranks) == pytest.approx(
-        found.step_time
-    )
+    assert time_rows(
+        line, make_rank_actions(schedule, line), [0.0] * ranks
+    ) == pytest.approx(found.step_time)
     assert found.step_time >= busiest * (1 - 1e-9)
 
 
@@ -120,9 +125,9 @@ def test_the_kernel_times_what_the_simulator_does(schedule, ranks, microbatches,
         np.array([seed.random() < 0.5 for _ in range(count)]) for _ in range(2)
     )
     ends = np.array([seed.uniform(0.0, 2.0) for _ in range(ranks)])
-    taken, made = listed(as_arrays(line), limit, late, weights, ends)
+    taken, made = run_list_schedule(as_arrays(line), limit, late, weights, ends)
     assert len(made) == count * (2 + line.apart) * microbatches
-    assert timed(
+    assert time_pipeline(
         line, make_list_rows(line, made).orders(), list(ends)
     ).step_time == pytest.approx(taken)
 
@@ -130,7 +135,9 @@ def test_the_kernel_times_what_the_simulator_does(schedule, ranks, microbatches,
 def test_transfers_that_block_take_time_of_both_ends():
     """One micro-batch over two stages: each message once at its sender, once at its receiver."""
     line = pipeline("1f1b", 2, 1, [(1.0, 1.0, 1.0)] * 2, sent=0.25)
-    found = timed(line, rows_of("1f1b", line).orders(), [0.0, 0.0], blocking=True)
+    found = time_pipeline(
+        line, make_rank_actions("1f1b", line).orders(), [0.0, 0.0], blocking=True
+    )
     assert found.step_time == pytest.approx(6.0 + 4 * 0.25)
 
 
@@ -138,7 +145,7 @@ def test_unknown_schedules_and_counts_are_refused():
     with pytest.raises(InputError, match="schedule 'gpip': unknown"):
         chunk_ranks("gpip", 2)
     with pytest.raises(InputError, match="5 micro-batches are no multiple of 2 stages"):
-        rows_of("interleaved:2", pipeline("interleaved:2", 2, 5))
+        make_rank_actions("interleaved:2", pipeline("interleaved:2", 2, 5))
 
 
 @given(
@@ -150,8 +157,8 @@ def test_unknown_schedules_and_counts_are_refused():
 def test_saved_bytes_are_those_of_the_fullest_instant(schedule, ranks, rounds, seed):
     line = pipeline(schedule, ranks, ranks * rounds)
     saved = [seed.uniform(0.0, 2.0) for _ in line.rank]
-    actions = rows_of(schedule, line)
-    most = peak_saved(*actions, np.array(saved))
+    actions = make_rank_actions(schedule, line)
+    most = find_peak_saved(*actions, np.array(saved))
     for rank, order in enumerate(actions.orders()):
         held = [0.0]
         for action in order:
@@ -160,8 +167,8 @@ def test_saved_bytes_are_those_of_the_fullest_instant(schedule, ranks, rounds, s
             elif action.kind != INPUT:
                 held.append(held[-1] - saved[action.chunk])
         assert most[rank] == pytest.approx(max(held))
-    flying = most_in_flight(*actions, len(line.rank))
-    counted = [in_flight(order, len(line.rank)) for order in actions.orders()]
+    flying = count_most_in_flight(*actions, len(line.rank))
+    counted = [count_in_flight(order, len(line.rank)) for order in actions.orders()]
     assert flying.tolist() == [max(counts) for counts in zip(*counted, strict=True)]
 
 

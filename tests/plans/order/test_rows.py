@@ -12,7 +12,7 @@ from gnnplace.errors import FormatError
 from gnnplace.plans.order import orders
 from gnnplace.plans.order.checker import check_actions
 from gnnplace.plans.order.orders import Action, Pipeline, chunk_ranks, limits
-from gnnplace.plans.order.rows import as_csv, parsed, with_messages, words
+from gnnplace.plans.order.rows import as_csv, parse_rows, with_messages, words
 
 
 def line(schedule, ranks, count, rng=None):
@@ -27,7 +27,9 @@ def line(schedule, ranks, count, rng=None):
 def rows_of(schedule, ranks=4, count=4, rng=None):
     """Rows of a schedule with messages, and the rank of every stage."""
     it = line(schedule, ranks, count, rng)
-    return with_messages(orders.rows_of(schedule, it).orders(), it.rank), it.rank
+    return with_messages(
+        orders.make_rank_actions(schedule, it).orders(), it.rank
+    ), it.rank
 
 
 @pytest.mark.parametrize(
@@ -43,14 +45,14 @@ def test_every_schedule_gets_messages_that_pass_the_checker(schedule, ranks):
 
 def test_words_are_read_as_they_are_written():
     rows, _ = rows_of("v", 2)
-    assert parsed(words(rows), "plan") == rows
-    assert parsed([["2SEND_B13"]], "plan") == ((Action(2, "SEND_B", 13),),)
+    assert parse_rows(words(rows), "plan") == rows
+    assert parse_rows([["2SEND_B13"]], "plan") == ((Action(2, "SEND_B", 13),),)
 
 
 @pytest.mark.parametrize("word", ["0X1", "F0", "0F", "0UNSHARD", "0F1 ", "", "-1F0"])
 def test_what_is_no_word_is_named_with_its_place(word):
     with pytest.raises(FormatError, match=r"plan: actions\[1\]\[0\]"):
-        parsed([["0F0"], [word]], "plan")
+        parse_rows([["0F0"], [word]], "plan")
 
 
 def test_rows_with_messages_stay_as_they_are():

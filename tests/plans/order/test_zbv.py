@@ -10,7 +10,7 @@ from gnnplace.plans.order.orders import (
     chunk_ranks,
     limits,
     make_fixed_rows,
-    rows_of,
+    make_rank_actions,
     time_rows,
 )
 
@@ -55,11 +55,11 @@ def test_equal_passes_leave_no_bubble_but_the_fill():
         apart=True,
         limit=limits("zbv", ranks, microbatches),
     )
-    seconds = time_rows(line, rows_of("zbv", line), [0.0] * ranks)
+    seconds = time_rows(line, make_rank_actions("zbv", line), [0.0] * ranks)
     work = 6.0 * microbatches
     assert work <= seconds <= work + ranks
 
 
 def test_one_rank_runs_its_passes_in_turns():
     line = Pipeline((0,), ((1.0, 1.0, 1.0),), (), 3, apart=True, limit=(1,))
-    assert time_rows(line, rows_of("zbv", line), [0.0]) == pytest.approx(9.0)
+    assert time_rows(line, make_rank_actions("zbv", line), [0.0]) == pytest.approx(9.0)

@@ -9,11 +9,11 @@ import pytest
 from gnnplace.costs.collectives import COLLECTIVES
 from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.search.draft import fitted, realized
-from gnnplace.plans.search.search import Shortlist, improved, search, under
+from gnnplace.plans.search.draft import fit_draft, realize_draft
+from gnnplace.plans.search.search import Shortlist, improve_orders, search, under
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Tied
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from tests.plans.toys import all_drafts, chain, cluster
 
 JUST = 1 + 1e-9
@@ -45,8 +45,8 @@ def plans(model, machine):
             ):
                 continue
             stages = tuple(replace(s, zero=zero) for s in other.stages)
-            made = fitted(pricer, replace(other, stages=stages), zero=False)
-            priced = None if made is None else realized(pricer, made)
+            made = fit_draft(pricer, replace(other, stages=stages), zero=False)
+            priced = None if made is None else realize_draft(pricer, made)
             if priced is not None:
                 assert priced.lacking[1] <= 0
                 yield priced
@@ -76,7 +76,7 @@ def test_no_order_is_below_the_bound(memory):
     made = Shortlist(model, MeshFabric(machine))
     piped = [x for x in found.best if len(x.chunks) > 1][:6]
     starts = [p for x in piped if (p := made.keep(x.draft)) is not None]
-    for _ in improved(starts, made.pricer, made.keep):
+    for _ in improve_orders(starts, made.pricer, made.keep):
         pass
     assert any(p.draft.schedule.endswith("searched") for p in made.best)
     for priced in made.best:
@@ -113,7 +113,7 @@ def test_the_rate_of_a_collective_is_its_least():
         "pcie-a100-4",
         "nvlink-v100-8",
     ):
-        fabric = MeshFabric(preset(name))
+        fabric = MeshFabric(make_preset(name))
         for op, members in itertools.product(COLLECTIVES[:3], (range(2), range(4))):
             most = 1e9
             rate = fabric.rate(op, most, members)

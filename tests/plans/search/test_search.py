@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gnnplace.plans.answers import find_plans, plan_of, price_given_plan
+from gnnplace.plans.answers import find_plans, make_plan, price_given_plan
 from gnnplace.plans.given import draft_spec
 from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.reading import plan_from_data
-from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.draft import realize_draft
 from gnnplace.plans.search.drafts import draft_baselines
-from gnnplace.plans.search.search import Shortlist, improved, search
+from gnnplace.plans.search.search import Shortlist, improve_orders, search
 from gnnplace.plans.search.space import price_space
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.spec import parse_spec
@@ -30,7 +30,7 @@ def test_bound_and_best_against_all_plans(seed):
     found = search(model, machine, SearchOptions(budget=3.0))
     least = np.inf
     for draft in all_drafts(model, machine):
-        priced = realized(Pricer(model, fabric, draft.size), draft)
+        priced = realize_draft(Pricer(model, fabric, draft.size), draft)
         assert priced is not None
         least = min(least, priced.step_time)
         assert priced.step_time >= found.bound * (1 - 1e-9)
@@ -52,7 +52,7 @@ def leanest(pricer, draft, kinds=((0, False),)):
                         together=k[0], attention=k[1])
                 for s, z, (a, k) in zip(draft.stages, zeros, again, strict=True)
             )  # fmt: skip
-            priced = realized(pricer, replace(draft, stages=stages))
+            priced = realize_draft(pricer, replace(draft, stages=stages))
             if priced is not None and priced.lacking[1] <= 0:
                 best = min(best, priced.step_time)
         if all(s.mesh.replicas == 1 for s in draft.stages):
@@ -179,7 +179,7 @@ def test_pipedream_has_the_least_slowest_stage_of_all_cuts_and_replicas(seed):
             for d in all_drafts(model, machine)
             if d.size == size and all(s.mesh.shards == 1 for s in d.stages)
             for d in [replace(d, stages=tuple(replace(s, zero=0) for s in d.stages))]
-            for priced in [realized(pricer, d)]
+            for priced in [realize_draft(pricer, d)]
         }
         assert [slowest[d.stages] for _, d in found] == [
             pytest.approx(min(slowest.values()), rel=2e-3)
@@ -210,11 +210,11 @@ def test_searched_orders_are_better_and_kept_by_files():
     made = Shortlist(model, MeshFabric(machine))
     draft = replace(draft_spec(model, machine, parse_spec(f"{words}zero-bubble")))
     start = made.keep(draft)
-    for _ in improved([start], made.pricer, made.keep):
+    for _ in improve_orders([start], made.pricer, made.keep):
         pass
     best = made.best[0]
     assert best.step_time < start.step_time
-    plan = plan_of(model, machine, best)
+    plan = make_plan(model, machine, best)
     again = price_given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
     assert again.step_time == pytest.approx(best.step_time)
     assert again.file.schedule == "zero-bubble:searched"

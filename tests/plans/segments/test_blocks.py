@@ -32,10 +32,10 @@ from gnnplace.plans.segments.blocks import (
 )
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import capture_chain, capture_layers
-from gnnplace.plans.segments.cuts import cuts_of
+from gnnplace.plans.segments.cuts import find_cuts
 from gnnplace.plans.segments.sized import SizedModelCosts, with_blocks
 from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
 from gnnplace.tracing import make_workload
 
@@ -155,7 +155,7 @@ def model_blocks(model: str | nn.Module) -> tuple[Block, ...]:
     example = None if isinstance(model, str) else inputs()
     workload = make_workload(model, example, None, fake=True)
     layers = capture_layers(workload, "bf16-mixed")
-    return find_blocks(layers, cuts_of(layers.calls, layers.rules))
+    return find_blocks(layers, find_cuts(layers.calls, layers.rules))
 
 
 def pieces(blocks: tuple[Block, ...]) -> list[str]:
@@ -225,7 +225,7 @@ PLANS = (
 @cache
 def machine() -> Cluster:
     """Eight H100, with what libraries take of them."""
-    return cluster_with_headroom(preset("nvswitch-h100-8"), "auto")
+    return cluster_with_headroom(make_preset("nvswitch-h100-8"), "auto")
 
 
 @cache

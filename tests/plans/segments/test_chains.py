@@ -21,9 +21,9 @@ from gnnplace.plans.segments.chains import (
     COUNTED,
     capture_chain,
     capture_layer_chain,
-    shortened,
+    shorten_lists,
 )
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
@@ -31,7 +31,7 @@ from gnnplace.tracing.program.program import BACKWARD, FORWARD, UPDATE
 from tests.run.planned.toys import cpus
 from tests.tracing.test_models import SIZES
 
-CLUSTER = preset("nvlink-a100-8")
+CLUSTER = make_preset("nvlink-a100-8")
 LAYERS = 3
 GPT2 = f"gpt2?layers={LAYERS}&width=256&heads=4&vocabulary=512&length=128&batch=8&dropout=0.0"
 SMALL = "gpt2?layers=3&width=64&heads=4&vocabulary=128&length=32&batch=8"
@@ -260,7 +260,7 @@ def test_one_may_know_better():
 def test_lists_of_modules_are_shortened_and_come_back():
     model = load("gpt2?layers=6&width=64&heads=4&vocabulary=128", fake=True).model
     before = list(model.state_dict())
-    with shortened(model):
+    with shorten_lists(model):
         assert len(model.transformer.h) == 2
     assert list(model.state_dict()) == before
 
@@ -357,7 +357,7 @@ def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
         assert bool(named.mixes) == bool(given.mixes) == (build is mixing_ops)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.list_workload_names())
 def test_no_architecture_of_the_zoo_is_refused(name):
     """Nor one whose LSTM goes both ways, of whose gradients two are one tensor."""
     sizes = "&".join(f"{key}={size}" for key, size in SIZES[name].items())

@@ -8,9 +8,9 @@ from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments import parts
 from gnnplace.plans.segments.chains import capture_chain
 from gnnplace.plans.segments.parts import between, example_corners, shard_corners
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 
-CLUSTER = preset("nvlink-a100-8")
+CLUSTER = make_preset("nvlink-a100-8")
 GPT2 = "gpt2?layers=2&width=256&heads=16&vocabulary=512&length=64&batch=32"
 PASSES = ("forward", "backward", "whole")
 

@@ -14,7 +14,7 @@ from torch import nn
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import plan_devices
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, find_decoder
-from gnnplace.plans.decoders.named import sized_model
+from gnnplace.plans.decoders.named import make_sized_model
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chains import capture_chain, capture_layers
@@ -320,11 +320,11 @@ def test_what_is_recognised_is_priced_by_its_sizes_and_searched_for_launchers():
     chain = capture_chain(job, devices)
     assert isinstance(chain.source, SizedModelCosts)
     assert "recognised by its calls: 2 gated decoder layers" in chain.notices[-1]
-    named = sized_model(job, devices)
+    named = make_sized_model(job, devices)
     assert named.sizes == chain.source.sizes.setting.decoder
     captured = capture_chain(replace(job, model=gated(eager=True)), devices)
     assert isinstance(captured.source, BlockCosts)
     assert "attention written out: blocks.*" in captured.notices[-1]
     assert "blocks.0.matmul: attention written out" in captured.notices[-2]
     with pytest.raises(InputError, match="attention written out"):
-        sized_model(TrainingJob(gated(eager=True), inputs=inputs()), devices)
+        make_sized_model(TrainingJob(gated(eager=True), inputs=inputs()), devices)

@@ -18,10 +18,10 @@ from gnnplace.plans.segments.chain import SplitChoice
 from gnnplace.plans.segments.chains import capture_layer_chain
 from gnnplace.plans.segments.splits import SegmentProblem, find_styles
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.sharding import best_strategy
 
-CLUSTER = preset("nvlink-a100-8")
+CLUSTER = make_preset("nvlink-a100-8")
 LLAMA = (
     "hf:llama?num_hidden_layers=2&hidden_size=64&intermediate_size=256&num_attention_heads=4"
     "&num_key_value_heads=4&vocab_size=256&tie_word_embeddings=false&length=16&batch=4"
@@ -96,7 +96,7 @@ def test_a_dearer_byte_never_keeps_more_bytes(llama):
     pricer = Pricer(llama, llama.source.fabric, 4)
     held = []
     for price in (0.0, 1e-12, 1e-10, 1e-8):
-        choice = SplitChoice(state=price, saved=price, once=0.25)
+        choice = SplitChoice(state=price, saved=price, step_share=0.25)
         sums = pricer.sums(Mesh(0, 1, 4), choice=choice)
         held.append(16.0 * sums.parameters[-1] + sums.saved[-1])
     assert held == sorted(held, reverse=True)
@@ -282,7 +282,7 @@ def test_experts_that_a_model_does_not_have_are_refused(llama, mixtral):
         price_given_plan(llama, CLUSTER, "dp=2,ep=2,microbatch_size=1")
     with pytest.raises(InputError, match="8 experts have no 16 equal parts"):
         price_given_plan(
-            mixtral, preset("dgx-h100-8x8"), "dp=16,ep=16,microbatch_size=1"
+            mixtral, make_preset("dgx-h100-8x8"), "dp=16,ep=16,microbatch_size=1"
         )
 
 

@@ -17,7 +17,7 @@ from gnnplace.policy.decode.aims import (
     bottleneck_cuts,
     chunk_plan,
     crossing_seconds,
-    device_limits,
+    list_device_limits,
     possible_aims,
 )
 from gnnplace.policy.decode.walk import WalkGraph
@@ -72,7 +72,7 @@ def test_one_order_alone():
     ("count", "limits"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])]
 )
 def test_device_limits_are_powers_of_two_and_all(count, limits):
-    assert device_limits(count) == limits
+    assert list_device_limits(count) == limits
 
 
 def cost(done, crossing, cuts, summed):

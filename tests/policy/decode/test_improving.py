@@ -34,7 +34,7 @@ from gnnplace.policy.decode.kernels import (
     observe,
 )
 from gnnplace.problem import build_problem
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from tests.policy.problems import constrained_problem, trained_like
 from tests.random_problems import random_problem, seeds
 
@@ -167,7 +167,7 @@ def branches(num_branches=4, num_devices=2):
     """Return equal branches that exchange nothing, on equal devices."""
     names = [f"op{k}" for k in range(num_branches)]
     graph = ComputationGraph.from_tensors(names, [])
-    cluster = preset(f"nvlink-a100-{num_devices}")
+    cluster = make_preset(f"nvlink-a100-{num_devices}")
     return build_problem("branches", graph, cluster, {"a100": np.ones(num_branches)})
 
 

@@ -14,7 +14,7 @@ from gnnplace.policy.gnn.clusters import (
     SLACK,
     Clusters,
     build_clusters,
-    nested,
+    make_nested_clusters,
 )
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data.random_families import RandomDraws
@@ -104,7 +104,7 @@ def test_two_chains_that_exchange_little_are_two_clusters():
     source = np.concatenate([chain, 20 + chain, [7]])
     target = np.concatenate([chain + 1, 21 + chain, [30]])
     seconds = np.concatenate([np.full(38, 1.0), [0.1]])
-    of = nested(source, target, seconds, np.ones(40), [4, 2])
+    of = make_nested_clusters(source, target, seconds, np.ones(40), [4, 2])
     assert (of[1][:20] == of[1][0]).all()
     assert (of[1][20:] == of[1][20]).all()
     assert of[1][0] != of[1][20]
@@ -112,7 +112,7 @@ def test_two_chains_that_exchange_little_are_two_clusters():
 
 def test_what_exchanges_nothing_stays_apart():
     nothing = np.zeros(0, np.int64)
-    of = nested(nothing, nothing, np.zeros(0), np.ones(5), [2])
+    of = make_nested_clusters(nothing, nothing, np.zeros(0), np.ones(5), [2])
     assert len(set(of[0])) == 5
 
 

@@ -13,7 +13,12 @@ from torch_geometric.nn import GATv2Conv, GCNConv
 
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.gnn.custom import build_encoder, check_trusted, described, trusting
+from gnnplace.policy.gnn.custom import (
+    build_encoder,
+    check_trusted,
+    describe_class,
+    trust_classes,
+)
 from gnnplace.policy.gnn.encoder import NullEncoder
 from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.pyg import BothWays
@@ -61,7 +66,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_an_encoder_is_kept_in_the_checkpoint_and_placed_with(tmp_path):
     torch.manual_seed(0)
-    policy = GnnPolicy(encoder=described(GAT)).eval()
+    policy = GnnPolicy(encoder=describe_class(GAT)).eval()
     policy.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     arguments = config["encoder"]["init_args"]
@@ -80,22 +85,24 @@ def test_an_encoder_is_kept_in_the_checkpoint_and_placed_with(tmp_path):
 
 
 def test_the_width_of_states_is_found_by_trying():
-    assert build_encoder(described(GAT), 5)[1] == 12
-    assert build_encoder(described(partial(NullEncoder, hidden=7)), 5)[1] == 7
+    assert build_encoder(describe_class(GAT), 5)[1] == 12
+    assert build_encoder(describe_class(partial(NullEncoder, hidden=7)), 5)[1] == 7
 
 
 @pytest.mark.parametrize(
     ("description", "said"),
     [
         (
-            described(partial(BothWays, conv=GATv2Conv)),
+            describe_class(partial(BothWays, conv=GATv2Conv)),
             "fails on a graph of 5 ops: .*edge_dim: 1",
         ),
         (
-            described(partial(BothWays, conv=partial(GATv2Conv, edge_dim=1, heads=2))),
+            describe_class(
+                partial(BothWays, conv=partial(GATv2Conv, edge_dim=1, heads=2))
+            ),
             "fails on a graph of 5 ops: RuntimeError: mat1 and mat2",
         ),
-        (described(partial(BothWays, conv=GCNConv)), "edge_attr"),
+        (describe_class(partial(BothWays, conv=GCNConv)), "edge_attr"),
         ({"class_path": "mine_encoders.Mean"}, "depend on the others of its batch"),
         (
             {"class_path": "mine_encoders.Fails"},
@@ -129,7 +136,7 @@ def test_what_is_wrong_is_one_line(folder, description, said):
 
 def test_strangers_code_is_imported_where_it_is_trusted(folder):
     assert "optuna.study.nothing" not in sys.modules
-    with trusting(), pytest.raises(InputError, match="no subclass"):
+    with trust_classes(), pytest.raises(InputError, match="no subclass"):
         build_encoder({"class_path": "optuna.Study"}, 5)
     check_trusted("mine_encoders.Mean", "encoder")
     with pytest.raises(InputError, match="outside"):
@@ -149,4 +156,4 @@ def test_strangers_code_is_imported_where_it_is_trusted(folder):
 )
 def test_what_a_checkpoint_cannot_say_is_refused(encoder, said):
     with pytest.raises(InputError, match=said):
-        described(encoder)
+        describe_class(encoder)

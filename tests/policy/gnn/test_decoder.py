@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.aims import list_device_limits
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.decoder import LIMIT, DeviceCount, limit_features
 from gnnplace.policy.gnn.network import GnnPolicy
@@ -149,7 +149,7 @@ def heads(count):
 
 @pytest.mark.parametrize("num_devices", [1, 2, 3, 4, 6, 8])
 def test_every_number_is_scored_and_the_best_is_chosen(num_devices):
-    limits = device_limits(num_devices)
+    limits = list_device_limits(num_devices)
     assert limit_features(num_devices).shape == (len(limits), len(LIMIT))
     for head, states in heads(10):
         scores = head(states, num_devices)

@@ -12,7 +12,7 @@ from gnnplace.policy.gnn.encoder import (
     EncoderInputs,
     MessageLayer,
     NullEncoder,
-    aggregated,
+    aggregate_rows,
 )
 
 torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def test_groups_are_aggregated_as_pyg_does(how):
     values, index = torch.randn(30, 4, generator=generator), torch.randint(0, 9, (30,))
     index[index == 5] = 6
     expected = scatter(values, index, dim=0, dim_size=12, reduce=how)
-    assert torch.allclose(aggregated(values, index, 12, how), expected)
+    assert torch.allclose(aggregate_rows(values, index, 12, how), expected)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import COORDINATE, LEARNED
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.policy.gnn.learned_order import (
-    drawn_order,
+    draw_order,
     order_gradient,
     priority_order,
 )
@@ -105,7 +105,7 @@ def test_it_begins_as_its_base_as_far_as_producers_come_first(seed):
     "name", ["in-time", f"{LEARNED}+in-time", f"{LEARNED}+{LEARNED}"]
 )
 def test_what_is_found_while_placing_is_refused_with_its_reason(name):
-    with pytest.raises(InputError, match="it is of the placer"):
+    with pytest.raises(InputError, match="only the placer"):
         GnnPolicy(order=name)
 
 
@@ -119,7 +119,7 @@ def test_a_network_that_learned_no_order_is_told_so():
 def test_orders_are_drawn_as_often_as_their_probability_says():
     graph = ComputationGraph.from_tensors(["a", "b", "c"], [(0, 1.0, [1])])
     priority, rng, count = np.array([0.5, 1.0, 0.0]), np.random.default_rng(0), 4000
-    drawn = [tuple(drawn_order(graph, priority, rng)) for _ in range(count)]
+    drawn = [tuple(draw_order(graph, priority, rng)) for _ in range(count)]
     for order in permutations(range(3)):
         wanted = 0.0
         if order.index(0) < order.index(1):

@@ -16,8 +16,8 @@ from gnnplace.policy.gnn.pyg import (
     BothWays,
     Gine,
     Gps,
+    convert_to_message_passing,
     make_graph_batch,
-    over_message_passing,
 )
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data.random_families import random_problem
@@ -45,7 +45,7 @@ def test_message_passing_gives_what_plain_torch_gives(inputs):
     """The shipped network's states to the last bit, gradients to 1e-6 of the largest."""
     plain = load_gnn().encoder
     assert isinstance(plain, Encoder)
-    passing = over_message_passing(plain)
+    passing = convert_to_message_passing(plain)
     assert isinstance(passing.layers[0].producers, MessagePassing)
     assert list(passing.state_dict()) == list(plain.state_dict())
     batch = make_graph_batch(inputs)
@@ -130,7 +130,7 @@ def test_full_attention_refuses_what_is_too_large(monkeypatch):
 def test_layers_leave_no_file_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    with pyg.no_files_left():
+    with pyg.without_generated_files():
         made = Fresh()
     assert "Fresh_propagate" in made.propagate.__module__  # generated code
     assert tempfile.tempdir == str(tmp_path)

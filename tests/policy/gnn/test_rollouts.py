@@ -9,8 +9,8 @@ from gnnplace.policy.gnn.rollouts import (
     OWN,
     SHARED,
     Episodes,
+    draw_shared_noise,
     gumbel_noise,
-    shared_noise,
 )
 from tests.policy.gnn.test_decoder import greedily_seen, random_network
 from tests.random_problems import random_problem, seeds
@@ -83,7 +83,7 @@ def test_the_same_seed_draws_the_same():
 
 
 def test_units_of_a_cluster_share_most_of_their_noise():
-    found = shared_noise(np.random.default_rng(0), 4000, CLUSTERS, 3)
+    found = draw_shared_noise(np.random.default_rng(0), 4000, CLUSTERS, 3)
     assert found.shape == (4000, 6, 3)
 
     def alike(one, other):
@@ -95,7 +95,7 @@ def test_units_of_a_cluster_share_most_of_their_noise():
 
 
 def test_within_a_cluster_units_differ_by_their_own_noise():
-    found = shared_noise(np.random.default_rng(1), 4000, CLUSTERS, 3)
+    found = draw_shared_noise(np.random.default_rng(1), 4000, CLUSTERS, 3)
     gumbel = np.pi / np.sqrt(6.0)  # standard deviation
     assert (
         abs((found[:, 0] - found[:, 1]).std() / (np.sqrt(2.0) * OWN * gumbel) - 1.0)
@@ -111,4 +111,8 @@ def test_noise_of_its_own_is_gumbel_noise():
 
 
 def test_no_draws_are_no_noise():
-    assert shared_noise(np.random.default_rng(0), 0, CLUSTERS, 3).shape == (0, 6, 3)
+    assert draw_shared_noise(np.random.default_rng(0), 0, CLUSTERS, 3).shape == (
+        0,
+        6,
+        3,
+    )

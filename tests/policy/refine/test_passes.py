@@ -33,7 +33,7 @@ def test_passes_never_make_a_placement_worse(seed):
     best = passes.best(ranked)
     assert best.score <= ranked[0].score
     assert best.score <= min(
-        passes.refined(d, rounds=1).score for d in starts(ranked, STARTS)
+        passes.refine_rounds(d, rounds=1).score for d in starts(ranked, STARTS)
     )
     device = rollouts.space.spread(best.unit_device)
     assert np.isclose(rollouts.space.score(device, best.order), best.score)

@@ -15,7 +15,7 @@ from gnnplace.problem.cluster import (
     Device,
     Link,
     load_cluster,
-    preset,
+    make_preset,
     preset_names,
     read_cluster,
     write_cluster,
@@ -66,14 +66,14 @@ def test_faults_are_named(devices, links, message):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_link_every_pair(name):
-    cluster = preset(name)
+    cluster = make_preset(name)
     missing = (~cluster.linked).sum()
     assert missing == cluster.num_devices
     assert cluster.name == name
 
 
 def test_two_tiers_differ():
-    cluster = preset("two-tier-a100-2x4")
+    cluster = make_preset("two-tier-a100-2x4")
     assert cluster.bandwidth[0, 1] > 10 * cluster.bandwidth[0, 4]
     channel = cluster.channels[:, :, 0]
     assert channel[0, 4] == channel[1, 5] != channel[4, 0]
@@ -93,7 +93,7 @@ def test_a_list_of_one_channel_is_that_channel():
 
 def test_all_links_of_a_port_share_it():
     """A GPU behind a switch sends through one port and receives through another."""
-    cluster = preset("nvswitch-a100-8")
+    cluster = make_preset("nvswitch-a100-8")
     out, into = cluster.channels[:, :, 0], cluster.channels[:, :, 1]
     for i in range(8):
         others = [j for j in range(8) if j != i]
@@ -125,8 +125,8 @@ def test_reads_numbers_and_connects_the_rest(tmp_path):
 
 def test_round_trip(tmp_path):
     for name in ("two-tier-v100-2x4", "mixed-a100-t4-4", "nvswitch-a100-8"):
-        write_cluster(tmp_path / "c.yaml", preset(name))
-        assert read_cluster(tmp_path / "c.yaml") == preset(name)
+        write_cluster(tmp_path / "c.yaml", make_preset(name))
+        assert read_cluster(tmp_path / "c.yaml") == make_preset(name)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_nvswitch_h200_is_like_h100():
 
 @pytest.mark.parametrize("name", MEASURED_PRESETS)
 def test_links_of_measured_presets(name):
-    cluster = preset(name)
+    cluster = make_preset(name)
     for link in cluster.links:
         fabric = FABRICS[link.fabric]
         assert link.latency == fabric.latency
@@ -340,7 +340,7 @@ def test_links_of_measured_presets(name):
 
 
 def test_a_port_is_one_channel_each_way_that_all_peers_share():
-    cluster = preset("dgx-h100-2x8")
+    cluster = make_preset("dgx-h100-2x8")
     inside = [k for k in cluster.links if k.fabric == "nvswitch-h100"]
     out = Counter(k.channels[0] for k in inside)
     into = Counter(k.channels[1] for k in inside)
@@ -356,12 +356,14 @@ def test_a_dgx_1_has_six_nvlinks_a_gpu():
     )
     assert set(links.values()) == {6}
     assert len(links) == 8
-    rates = Counter(round(k.bandwidth / 1e9, 2) for k in preset("nvlink-v100-8").links)
+    rates = Counter(
+        round(k.bandwidth / 1e9, 2) for k in make_preset("nvlink-v100-8").links
+    )
     assert rates == {22.55: 16, 45.1: 16, 12.0: 24}
 
 
 def test_every_kind_has_a_preset():
-    kinds = {kind for name in preset_names() for kind in preset(name).kinds}
+    kinds = {kind for name in preset_names() for kind in make_preset(name).kinds}
     assert kinds >= {"a100", "a100-80", "h100", "h200", "gh200", "b200", "l40s", "rtx-pro-6000",
                      "rtx-3090", "v100", "t4"}  # fmt: skip
 
@@ -380,7 +382,7 @@ def test_older_presets_are_as_they_were():
         "two-tier-h100-4x8": ("h100", 79e9, 5e-6, 450e9, 228),
     }  # fmt: skip
     for name, (kind, memory, latency, bandwidth, channels) in old.items():
-        cluster = preset(name)
+        cluster = make_preset(name)
         assert (cluster.devices[0].kind, cluster.devices[0].memory) == (kind, memory)
         link = cluster.links[0]
         assert (link.latency, link.bandwidth, cluster.num_channels) == (
@@ -393,7 +395,7 @@ def test_older_presets_are_as_they_were():
 
 def test_a_fabric_in_a_file(tmp_path):
     path = tmp_path / "c.yaml"
-    write_cluster(path, preset("pcie-l40s-2"))
+    write_cluster(path, make_preset("pcie-l40s-2"))
     assert load_cluster(str(path)).links[0].fabric == "pcie-l40s"
     path.write_text(path.read_text().replace("fabric: pcie-l40s", "fabric: pcie-l4", 1))
     with pytest.raises(
@@ -450,7 +452,7 @@ def test_links_of_many_servers_are_made_by_rule() -> None:
 
 def test_alike_devices_have_one_pattern() -> None:
     """Pairs inside servers are alike, pairs across are not; a part has its own links."""
-    cluster = preset("two-tier-v100-2x4")
+    cluster = make_preset("two-tier-v100-2x4")
     assert cluster.pattern([0, 1]) == cluster.pattern([6, 7]) != cluster.pattern([3, 4])
     part = cluster.part([6, 3])
     assert [device.name for device in part.devices] == ["gpu:6", "gpu:3"]

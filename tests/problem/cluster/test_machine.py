@@ -39,9 +39,9 @@ def test_a_package_inside_of_another_repository_has_a_commit_of_its_own(tmp_path
     git = ["git", "-C", str(tmp_path), "-c", "user.email=a@b", "-c", "user.name=n"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "mine"], check=True)
-    first = machine._hash_of_files(package)
+    first = machine._hash_files(package)
     (package / "problem/problem.py").write_text("x = 1\n")
-    assert machine._hash_of_files(package) != first
+    assert machine._hash_files(package) != first
     with pytest.raises(subprocess.CalledProcessError):
         machine._git(
             str(package / "problem"), "ls-files", "--error-unmatch", "problem.py"

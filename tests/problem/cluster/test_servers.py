@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.costs import find_kernels, framework, get_network
+from gnnplace.costs import find_kernels, get_network, load_framework_constants
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem import load_cluster
-from gnnplace.problem.cluster.gpus import OWN_GPUS, figures
+from gnnplace.problem.cluster.gpus import OWN_GPUS, get_figures
 
 FILE = """
 name: mine
@@ -26,7 +26,7 @@ def no_own_kinds():
 
 def network(cluster):
     """What the first GPU of a cluster sees."""
-    return get_network(cluster, framework("pytorch"))
+    return get_network(cluster, load_framework_constants("pytorch"))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_kind_of_ones_own_is_priced_by_its_peaks(tmp_path):
     path.write_text(FILE.replace("kind: h100, memory: 80GB", "kind: my-card") + kinds)
     cluster = load_cluster(str(path))
     assert cluster.devices[0].memory == 23e9
-    assert figures("my-card").flops("bfloat16") == 200e12
+    assert get_figures("my-card").flops("bfloat16") == 200e12
     kernels = find_kernels("my-card", "flash")
     assert kernels.is_roofline
     least = 2 * 4096**3 / 200e12

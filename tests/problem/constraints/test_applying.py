@@ -21,12 +21,12 @@ from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.constraints import (
     Constraints,
     ConstraintWords,
-    constrained,
-    limited,
+    apply_constraints,
+    limit_memory,
 )
 from gnnplace.problem.constraints.applying import (
     Names,
-    devices_matched,
+    match_devices,
     resolve,
     with_max_memory,
 )
@@ -72,7 +72,7 @@ def test_constraints_are_in_the_file_and_in_every_copy(seed):
     asked = ConstraintWords(
         pin=[f"op1=d{rng.integers(3)}"], forbid=[f"op2={rng.choice(names)}"]
     ).constraints()
-    made = constrained(problem, asked)
+    made = apply_constraints(problem, asked)
     assert (problem_from_data(problem_to_data(made)).allowed == made.allowed).all()
     assert made.fingerprint == problem.fingerprint
     cut = with_microbatches(made, 2)
@@ -94,12 +94,12 @@ def test_a_contradiction_names_both_constraints(words):
     with pytest.raises(
         InfeasibleError, match=r"'pin layers.0=d0' and .* leave no device"
     ):
-        constrained(named(), ConstraintWords(**words).constraints())
+        apply_constraints(named(), ConstraintWords(**words).constraints())
 
 
 def test_headroom_is_kept_free():
     """Headroom is what the devices reserve."""
-    made = constrained(named(), Constraints(headroom="25%"))
+    made = apply_constraints(named(), Constraints(headroom="25%"))
     assert made.cluster.memory.tolist() == [0.75e6] * 3
 
 
@@ -143,7 +143,7 @@ def test_names_numbers_and_never_more(most, expected):
 def test_headroom_is_of_what_is_left():
     """A share of the smaller memory."""
     asked = Constraints(headroom="10%", max_memory=(("0", 50.0),))
-    assert limited(problem(), asked).cluster.memory.tolist() == [90, 45, 90]
+    assert limit_memory(problem(), asked).cluster.memory.tolist() == [90, 45, 90]
 
 
 def test_a_device_that_is_not_there_is_refused():
@@ -189,10 +189,10 @@ def test_what_matches_nothing_is_refused_with_what_is_near():
     ):
         Names(MODULES, ["a"] * 5).matched("encodr.*", "pin encodr.*=gpu:0")
     with pytest.raises(InputError, match="no device is named 'gpu:9'; devices: gpu:"):
-        devices_matched(["gpu:9"], ["gpu:0", "gpu:1"], "pin")
+        match_devices(["gpu:9"], ["gpu:0", "gpu:1"], "pin")
 
 
 def test_devices_by_pattern():
     """Devices may be named by a pattern."""
     names = ["gpu:0", "gpu:1", "cpu:0"]
-    assert devices_matched(["gpu:*"], names, "pin").tolist() == [True, True, False]
+    assert match_devices(["gpu:*"], names, "pin").tolist() == [True, True, False]

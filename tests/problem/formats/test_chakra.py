@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from gnnplace.errors import FormatError
 from gnnplace.problem.cluster.gpus import GPUS
 from gnnplace.problem.formats import convert
-from gnnplace.problem.formats.chakra import _attribute_of_message
+from gnnplace.problem.formats.chakra import _read_message_attribute
 from gnnplace.problem.formats.protobuf import WireMessage
 from tests.problem.formats.schemas import CHAKRA, classes
 
@@ -275,7 +275,7 @@ def attribute(field, wire, data):
 )
 def test_every_scalar_of_an_attribute_is_read(field, wire, data):
     message = WireMessage(attribute(field, wire, data))
-    assert _attribute_of_message(message) == 100
+    assert _read_message_attribute(message) == 100
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import FormatError
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 from gnnplace.problem.formats import convert
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate
@@ -55,7 +55,7 @@ def test_its_own_cluster_takes_what_the_file_says(tmp_path):
 
 
 def test_unsupported_ops_and_other_clusters(tmp_path):
-    problem = read(tmp_path, SMALL, preset("nvlink-a100-2"))
+    problem = read(tmp_path, SMALL, make_preset("nvlink-a100-2"))
     assert np.isinf(problem.times[1]).all()
     assert problem.times[0].tolist() == [2e-3, 2e-3]
     assert problem.estimated.all()

@@ -7,7 +7,7 @@ import pytest
 
 from gnnplace.errors import ChangedWarning, FormatError
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
-from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster import make_preset
 from gnnplace.problem.formats import convert
 
 SMALL = """node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, \
@@ -25,7 +25,7 @@ PROFILES = Path(__file__).parents[4] / "shared" / "data" / "pipedream"
 def read(tmp_path, text):
     path = tmp_path / "net.txt"
     path.write_text(text)
-    return convert(path, "pipedream", preset("nvlink-a100-2"))
+    return convert(path, "pipedream", make_preset("nvlink-a100-2"))
 
 
 def test_a_small_profile(tmp_path):

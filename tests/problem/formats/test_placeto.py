@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import FormatError
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.problem.formats import convert
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate
@@ -135,7 +135,7 @@ def test_a_transfer_takes_its_bytes_over_their_bus(tmp_path):
 
 
 def test_on_another_cluster_times_are_estimated(tmp_path):
-    problem = read(tmp_path, SMALL, preset("pcie-t4-2"))
+    problem = read(tmp_path, SMALL, make_preset("pcie-t4-2"))
     assert problem.num_devices == 2
     assert problem.estimated.all()
     assert not read(tmp_path, SMALL).estimated.any()

@@ -22,10 +22,15 @@ from gnnplace.run.checking import dry_running as dry
 from gnnplace.run.checking.dry_running import DryRun, dry_run, walk
 from gnnplace.run.placed import worker
 from gnnplace.run.placed.plan import ExecutionPlan, plan_execution
-from gnnplace.tracing.guards.claims import Claims, DeviceFault, DeviceWatch, claimed
+from gnnplace.tracing.guards.claims import (
+    Claims,
+    DeviceFault,
+    DeviceWatch,
+    make_claimed_tensor,
+)
 from gnnplace.tracing.models import capture, capture_model
 from gnnplace.tracing.program import operations
-from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import with_program_microbatches
 from gnnplace.tracing.program.program import Program, ProgramInput
 from tests.run.programs import (
     ProgramBuilder,
@@ -101,8 +106,11 @@ def test_a_number_on_the_host_is_a_legal_argument() -> None:
     assert parameter.home(torch.device("cuda", 1)) == torch.device("cuda", 1)
     watch = DeviceWatch(torch.device("cuda", 0))
     with Claims().made(), torch.inference_mode():
-        x = claimed(parameter.info, watch.device)
-        number, whole = torch.zeros(()), claimed(parameter.info, torch.device("cpu"))
+        x = make_claimed_tensor(parameter.info, watch.device)
+        number, whole = (
+            torch.zeros(()),
+            make_claimed_tensor(parameter.info, torch.device("cpu")),
+        )
         with watch:
             assert aten.mul.Tensor(x, number).device == watch.device
             assert aten.add.Tensor(number, 1).device.type == "cpu"
@@ -117,7 +125,7 @@ def test_the_reference_and_the_profiled_program_pass_too() -> None:
     watch = DeviceWatch(torch.device("cuda", 0))
     with Claims().made(), torch.inference_mode():
         tensors = {
-            name: claimed(entry.info, entry.home(watch.device))
+            name: make_claimed_tensor(entry.info, entry.home(watch.device))
             for name, entry in program.inputs.items()
         }
         step = straight_line(program, watch.device)
@@ -277,7 +285,7 @@ def test_statistics_of_norms_travel_as_the_gpu_makes_them(
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     program = capture(model, torch.randn(4, 8), loss=torch.sum, dtype="bfloat16")
     assert all(run(program, 4, seed).passed for seed in range(3))
-    monkeypatch.setattr(dry, "on_cuda", lambda program: program)
+    monkeypatch.setattr(dry, "move_to_cuda", lambda program: program)
     said = fault_of(program)
     assert (
         "value 'native_layer_norm.1' is float32[4, 1]; bfloat16[4, 1] was captured"
@@ -317,7 +325,7 @@ def check(
     """Walks a model placed by each of these, with the workers of `execute` and of `compile`."""
     program = capture_model(model, options=options, fake=True)
     problem = profile(program, gpus(), microbatches=options.microbatches)
-    whole = microbatched(program, options.microbatches)
+    whole = with_program_microbatches(program, options.microbatches)
     for placer in placers:
         placement = gnnplace.place(problem, placer=placer, budget=0).placement
         for standing in (False, True):
@@ -355,7 +363,7 @@ def test_a_slice_of_the_zoo(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("microbatches", [1, 4])
-@pytest.mark.parametrize("model", zoo.names())
+@pytest.mark.parametrize("model", zoo.list_workload_names())
 def test_the_whole_zoo(
     model: str, microbatches: int, optimizer: str, dtype: str
 ) -> None:

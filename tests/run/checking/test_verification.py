@@ -20,7 +20,7 @@ from gnnplace.run.checking.verification import (
 )
 from gnnplace.run.placed.result import Execution, StepValues
 from gnnplace.tracing.models import capture_workload
-from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import with_program_microbatches
 from gnnplace.zoo import Workload
 from tests.run.programs import two_towers
 from tests.tracing.straight_run import run_program
@@ -124,7 +124,7 @@ def work(*between: nn.Module, reduction: str = "sum") -> Workload:
 @pytest.mark.parametrize("count", [1, 4])
 def test_loss_and_gradients_are_compared_with_the_users_own_module(count: int) -> None:
     workload = work()
-    cut = microbatched(capture_workload(workload, count), count)
+    cut = with_program_microbatches(capture_workload(workload, count), count)
     values = reference_step(cut)
     found = compare_with_whole_batch(cut, values)
     assert found.passed
@@ -141,7 +141,7 @@ def test_loss_and_gradients_are_compared_with_the_users_own_module(count: int) -
 def test_a_mean_over_shares_of_a_sum_is_seen() -> None:
     """What one process that cuts the batch alike would never see."""
     workload = work()
-    cut = microbatched(capture_workload(workload, 2), 2)
+    cut = with_program_microbatches(capture_workload(workload, 2), 2)
     values = reference_step(cut)
     assert values.loss is not None
     quarter = replace(values, loss=values.loss / 2)
@@ -158,7 +158,7 @@ def test_a_mean_over_shares_of_a_sum_is_seen() -> None:
 def test_the_stated_exceptions_are_not_compared(
     between: nn.Module, reason: str
 ) -> None:
-    cut = microbatched(capture_workload(work(between), 2), 2)
+    cut = with_program_microbatches(capture_workload(work(between), 2), 2)
     found = compare_with_whole_batch(cut, reference_step(cut))
     assert reason in found.reason
     assert found.passed

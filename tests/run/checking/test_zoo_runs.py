@@ -18,7 +18,10 @@ from gnnplace.run.checking.verification import reference_step, verify
 from gnnplace.run.placed.executor import execute
 from gnnplace.run.placed.options import ExecutionOptions
 from gnnplace.tracing.models import capture
-from gnnplace.tracing.program.microbatching import buffer_turns, microbatched
+from gnnplace.tracing.program.microbatching import (
+    list_buffer_turns,
+    with_program_microbatches,
+)
 from gnnplace.tracing.program.program import Program
 from gnnplace.tracing.program.structure import program_graph
 from tests.run.programs import cpu_cluster, random_placement
@@ -39,7 +42,7 @@ def grouped(program: Program, num_devices: int, microbatches: int = 1) -> Proble
         colocate=coarse.colocate,
         members=coarse.members,
     )
-    turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
+    turns = {(int(group[a]), int(group[b])) for a, b in list_buffer_turns(program)}
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
 
@@ -62,7 +65,7 @@ def workload(name: str, microbatches: int, **sizes: int) -> Program:
 def test_a_captured_model_equals_one_process(name, microbatches):
     program = workload(name, microbatches)
     problem = grouped(program, 2, microbatches)
-    whole = microbatched(program, microbatches)
+    whole = with_program_microbatches(program, microbatches)
     execution = execute(
         whole,
         problem,
@@ -90,7 +93,7 @@ class Averaging(nn.Module):
 def averaging():
     torch.manual_seed(0)
     program = capture(Averaging(), torch.randn(4, 8))
-    return microbatched(program, 3), grouped(program, 2, 3), program
+    return with_program_microbatches(program, 3), grouped(program, 2, 3), program
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -136,7 +139,7 @@ def without_turns(program: Program) -> Problem:
     [("mlp", {"depth": 1}), ("two_tower", {}), ("gpt2", {"layers": 1})],
 )
 def test_models_without_such_buffers_have_no_turns(name, sizes):
-    assert buffer_turns(workload(name, 2, **sizes)) == []
+    assert list_buffer_turns(workload(name, 2, **sizes)) == []
 
 
 class Noisy(nn.Module):

@@ -13,7 +13,7 @@ from gnnplace.errors import InputError
 from gnnplace.problem.cluster import load_cluster
 from gnnplace.run.device_maps.checking import check_device_map
 from gnnplace.run.device_maps.making import device_map
-from gnnplace.tracing.guards.claims import Claims, unguarded
+from gnnplace.tracing.guards.claims import Claims, remove_device_guards
 from gnnplace.tracing.models import capture
 from tests.run.device_maps.mapped import build, captured, placed
 
@@ -44,7 +44,7 @@ def on_claimed_gpus(devices):
         module.register_forward_hook(
             lambda _, __, out, name=name: seen.update({name: out.device})
         )
-    with Claims().made(), unguarded(), torch.no_grad():
+    with Claims().made(), remove_device_guards(), torch.no_grad():
         dispatch_model(
             model, {name: f"cuda:{index}" for name, index in devices.items()}
         )

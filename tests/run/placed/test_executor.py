@@ -32,7 +32,7 @@ from gnnplace.run.placed.setting import assign_cores, torch_device
 from gnnplace.run.placed.worker import Records
 from gnnplace.run.workers.board import DONE, OFFSET, Board
 from gnnplace.run.workers.hosts import Hosts
-from gnnplace.run.workers.memory import shared_words
+from gnnplace.run.workers.memory import make_shared_words
 from tests.leftovers import nothing_shared, workers
 from tests.run.programs import (
     ProgramBuilder,
@@ -324,7 +324,7 @@ def pair():
     for rank in (0, 1):
         hosts = Hosts(rank, 2, ("here", 1), "run", store)
         records = [
-            Records(shared_words(STEPS * (2 * TICKS + 1)), TICKS) for _ in HOST_OF
+            Records(make_shared_words(STEPS * (2 * TICKS + 1)), TICKS) for _ in HOST_OF
         ]
         board = Board(2)
         sides.append((board, records, HostExchange(hosts, HOST_OF, records, board)))

@@ -13,7 +13,7 @@ from gnnplace.run.placed.result import (
     list_computed_values,
     state_values,
 )
-from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import with_program_microbatches
 from tests.run.programs import two_towers
 
 OPS = (
@@ -87,7 +87,7 @@ def test_values_go_by_the_models_names():
 
 
 def test_micro_batches_are_averaged():
-    program = microbatched(two_towers(), 2)
+    program = with_program_microbatches(two_towers(), 2)
     saved = SavedValues(
         program, [*list_computed_values(program), *state_values(program)]
     )

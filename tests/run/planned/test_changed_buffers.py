@@ -10,8 +10,8 @@ from torch.nn import functional
 from gnnplace.errors import InputError
 from gnnplace.planning.plans import JointPlan
 from gnnplace.plans.segments.chains import capture_layers
-from gnnplace.plans.segments.cuts import cuts_of
-from gnnplace.plans.segments.stage_calls import make_stage_calls
+from gnnplace.plans.segments.cuts import find_cuts
+from gnnplace.run.planned.stages import make_stage_calls
 from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
 from tests.run.planned.toys import plan_for
@@ -142,7 +142,7 @@ def test_a_buffer_that_two_layers_share_keeps_them_in_one_stage():
         eager(Looped),
     )
     layers = capture_layers(copy.copy(made), "32-true")
-    assert len(cuts_of(layers.calls, layers.rules).segments) == 1
+    assert len(find_cuts(layers.calls, layers.rules).segments) == 1
     names = [call.name for call in layers.calls.calls if call.name in ("first", "last")]
     with pytest.raises(
         InputError, match="buffer 'memory' is changed by the forward pass"

@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from gnnplace.errors import UnsupportedError
 from gnnplace.run.planned.running import run_plan
 from gnnplace.run.workers.rig import run_group
-from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture
+from gnnplace.tracing.recording.recorder import record_calls
 from gnnplace.tracing.step import StepModule
 from tests.run.planned.toys import plan_for, toy
 

@@ -290,18 +290,18 @@ def test_master_copies_are_trained_and_half_parameters_follow():
 def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision):
     plan, workload = toy_plan(WORDS, 1, precision=precision), toy()
     runner = applied(plan, workload)
-    runner.scale.factor = 2.0**6
+    runner.loss_scale.factor = 2.0**6
     loss = runner.step(workload.inputs)
     assert {p.grad.dtype for p in runner.parameters()} == {torch.float32}
     plain = applied(plan, toy())
-    plain.scale = None
+    plain.loss_scale = None
     assert torch.equal(plain.step(workload.inputs), loss)
     different = compare_gradients(runner.gradients(), plain.gradients(), 5e-2)
     assert all(d.passed for d in different)
-    factor = runner.scale.factor
+    factor = runner.loss_scale.factor
     runner.step(tuple(1e30 * x for x in workload.inputs))
     assert all(p.grad is None for p in runner.parameters())
-    assert runner.scale.factor == factor / 2
+    assert runner.loss_scale.factor == factor / 2
 
 
 def test_gradients_of_several_steps_are_refused_by_the_optimizer_that_finds_the_last_alone():

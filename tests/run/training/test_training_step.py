@@ -24,7 +24,7 @@ from gnnplace.problem.placement import write_placement
 from gnnplace.run.placed.structure import with_optimizer
 from gnnplace.run.training.training_step import TrainingStep
 from gnnplace.tracing.models import capture
-from gnnplace.tracing.program.optimizers import optimizer as find_optimizer
+from gnnplace.tracing.program.optimizers import make_optimizer as find_optimizer
 from gnnplace.zoo import Workload
 from tests.leftovers import workers
 from tests.run.programs import cpu_cluster, random_placement

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from gnnplace.run.workers.board import ARRIVED, STEP, Board
-from gnnplace.run.workers.memory import shared_words
+from gnnplace.run.workers.memory import make_shared_words
 from gnnplace.run.workers.tasks import Task, run_tasks
 
 
 @pytest.mark.parametrize("crowded", [False, True])
 def test_nobody_passes_the_barrier_before_all_are_there(crowded):
     board, steps = Board(3, crowded), 20
-    seen = shared_words(3)
+    seen = make_shared_words(3)
 
     def walk(worker: int) -> int:
         ahead = 0

@@ -13,7 +13,7 @@ from gnnplace.run.workers.memory import (
     PeakMemory,
     StepPeak,
     contiguous_stride,
-    shared_words,
+    make_shared_words,
     span,
     storage_bytes,
 )
@@ -28,7 +28,7 @@ here = pytest.mark.skipif(
 
 def test_what_a_worker_writes_the_parent_reads():
     with nothing_shared():
-        words = shared_words(3)
+        words = make_shared_words(3)
 
         def write() -> None:
             words[1] = -7

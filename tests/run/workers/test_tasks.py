@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -87,14 +89,23 @@ def test_a_worker_that_ends_badly_ends_the_run_at_once(task, message):
 
 
 def test_a_death_is_told_rather_than_the_failure_it_causes():
-    def fail_soon() -> None:
-        time.sleep(0.3)
+    """The peer is dead before the connection to it fails, however slow the machine is."""
+    pid = multiprocessing.get_context("fork").Value("i", 0)
+
+    def fail_after_peer() -> None:
+        while not pid.value:
+            time.sleep(0.001)
+        with suppress(psutil.NoSuchProcess):
+            while psutil.Process(pid.value).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.001)
         raise ConnectionError("peer closed")
 
+    def die_soon() -> None:
+        pid.value = os.getpid()
+        die()
+
     with pytest.raises(ExecutionError, match="'dead' was killed by SIGKILL"):
-        run_tasks(
-            [Task("other", fail_soon), Task("dead", lambda: (time.sleep(0.32), die()))]
-        )
+        run_tasks([Task("other", fail_after_peer), Task("dead", die_soon)])
 
 
 def test_a_hang_is_ended_after_the_timeout_and_the_suspect_is_named():

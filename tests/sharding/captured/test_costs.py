@@ -8,12 +8,12 @@ from gnnplace.errors import InputError
 from gnnplace.sharding.captured.costs import (
     MeshMachine,
     compute,
+    compute_result_bytes,
     exchange,
-    made_bytes,
     move,
     parameter_bytes,
     parameter_gradient,
-    passed,
+    price_handover,
 )
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
@@ -62,11 +62,11 @@ def test_every_collective_has_its_latency():
 def test_a_value_goes_there_and_its_gradient_back():
     graph = perceptron()
     hidden = graph.values[2]  # 8 * 16 * 4 bytes
-    moved = passed(hidden, (Place(0),), (REPLICATED,), (PARTIAL,), (2,), UNIT)
+    moved = price_handover(hidden, (Place(0),), (REPLICATED,), (PARTIAL,), (2,), UNIT)
     assert moved.resharding == pytest.approx(256.0)
     assert moved.reduction == pytest.approx(256.0)  # a sum into parts
     assert (
-        passed(
+        price_handover(
             graph.values[0], (Place(0),), (REPLICATED,), (PARTIAL,), (2,), UNIT
         ).reduction
         == 0.0
@@ -97,8 +97,12 @@ def test_parameters():
 
 def test_results_that_are_kept():
     graph = perceptron()
-    assert made_bytes(graph, graph.ops[0], ("out",), (2,)) == pytest.approx(256.0)
-    assert made_bytes(graph, graph.ops[0], ("in",), (2,)) == pytest.approx(512.0)
+    assert compute_result_bytes(graph, graph.ops[0], ("out",), (2,)) == pytest.approx(
+        256.0
+    )
+    assert compute_result_bytes(graph, graph.ops[0], ("in",), (2,)) == pytest.approx(
+        512.0
+    )
 
 
 def test_a_machine_without_speed_is_refused():

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.sharding.captured.graph import split_graph
-from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.loading import load
-from gnnplace.tracing.rules.registry import rules_of
+from gnnplace.tracing.recording.recorder import record_calls
+from gnnplace.tracing.rules.registry import find_rules
 from gnnplace.tracing.step import StepModule
 
 
@@ -15,7 +15,7 @@ def bert():
     graph = record_calls(
         StepModule(workload.model, workload.loss, workload.inputs), "bert"
     )
-    return split_graph(graph, rules_of(graph))
+    return split_graph(graph, find_rules(graph))
 
 
 def op_of(graph, end):

@@ -9,14 +9,14 @@ from gnnplace.sharding.captured.layout import (
     Place,
     Shape,
     SplitOp,
+    count_layout_parts,
     count_parts,
     default_mesh,
+    get_result_layout,
     gradient_layout,
-    made_layout,
     mesh_configurations,
-    parts_in,
     read_layout,
-    settled,
+    settle_sums,
 )
 from tests.sharding.captured_graphs import batch_configuration
 
@@ -56,9 +56,9 @@ def test_layouts_of_a_row_parallel_product():
     assert read_layout(x, split) == (Place(1), Place(0))
     assert read_layout(weight, split) == (Place(1), REPLICATED)
     assert gradient_layout(weight, split) == (Place(1), PARTIAL)
-    assert made_layout(LINEAR.results[0], split) == (PARTIAL, Place(0))
-    assert settled((PARTIAL, Place(0))) == (REPLICATED, Place(0))
-    assert parts_in((Place(1), Place(0)), (2, 3)) == 6
+    assert get_result_layout(LINEAR.results[0], split) == (PARTIAL, Place(0))
+    assert settle_sums((PARTIAL, Place(0))) == (REPLICATED, Place(0))
+    assert count_layout_parts((Place(1), Place(0)), (2, 3)) == 6
 
 
 def test_data_parallelism_splits_the_batch_or_nothing():

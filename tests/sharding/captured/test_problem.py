@@ -19,7 +19,7 @@ from gnnplace.sharding.captured.layout import REPLICATED, Place
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
     build_captured_tables,
-    completed,
+    complete_strategy,
     ddp_parts,
     price_captured_parts,
 )
@@ -114,7 +114,9 @@ def test_what_is_shared_is_completed_at_its_cheapest(captured):
     count = len(captured.graph.ops)
     pairs = zip(captured.options, best.configuration[:count], strict=True)
     operations = [options[k] for options, k in pairs]
-    assert problem.value(completed(captured, operations)) == pytest.approx(best.cost)
+    assert problem.value(complete_strategy(captured, operations)) == pytest.approx(
+        best.cost
+    )
 
 
 class Mixed(nn.Module):

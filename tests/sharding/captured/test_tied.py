@@ -12,15 +12,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.planning.sharded import plan_of_split
+from gnnplace.planning.sharded import make_split_plan
 from gnnplace.run.planned import split_model
+from gnnplace.run.split import move
 from gnnplace.sharding import ShardingResult
 from gnnplace.sharding.answers import SplitOptions
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
-from gnnplace.sharding.captured.problem import completed
+from gnnplace.sharding.captured.problem import complete_strategy
 from gnnplace.sharding.captured.split import layer_graph, layer_tables
-from gnnplace.sharding.run import move
 from tests.sharding.mesh_processes import on_processes
 
 WORDS, WIDTH, BATCH, LENGTH = 16, 8, 4, 4
@@ -63,7 +63,7 @@ def split_of(mesh, labels, *, tied=True):
         wanted = labels.get(op.name, (None,) * len(mesh))
         names = {name: label for label, name in op.names}
         operations.append(tuple(names.get(x, x) for x in wanted))
-    strategy = completed(tables.captured, operations)
+    strategy = complete_strategy(tables.captured, operations)
     cost, memory = problem.value(strategy), problem.bytes(strategy)
     return tables.split(ShardingResult(cost, memory, tuple(strategy), 0.0, True))
 
@@ -139,7 +139,7 @@ def _runs(mesh, pairs):
 
 def _run(split, tied):
     model, alone = Model(tied), Model(tied)
-    plan = plan_of_split(split, "tied", SplitOptions(math.prod(split.mesh)))
+    plan = make_split_plan(split, "tied", SplitOptions(math.prod(split.mesh)))
     split_model(plan.file, model, None, loss_of)
     x, target = inputs()
     loss_of(alone(x), target).backward()

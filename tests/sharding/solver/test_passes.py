@@ -8,7 +8,7 @@ import pytest
 from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.solver import tree
 from gnnplace.sharding.solver.passes import two_passes
-from gnnplace.sharding.solver.tree import elimination_tree, factors_of
+from gnnplace.sharding.solver.tree import elimination_tree, make_factors
 from tests.sharding.problems import clique, random_problem
 
 
@@ -16,7 +16,7 @@ from tests.sharding.problems import clique, random_problem
 def test_bounds_of_configurations_are_the_best_strategies_with_them(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(seed, nodes=int(rng.integers(1, 7)), edges=8, memory=True)
-    factors = factors_of(problem)
+    factors = make_factors(problem)
     weight = (1.0, float(rng.random()))
     steps = elimination_tree(factors)
     passes = two_passes(steps, factors, [(0.0, 1.0), weight])
@@ -36,7 +36,7 @@ def test_bounds_of_configurations_are_the_best_strategies_with_them(seed):
 @pytest.mark.parametrize("size", [3, 4, 5])
 def test_cells_of_dense_graphs_are_bounded_by_the_best_strategies_that_use_them(size):
     problem = clique(size, 3, seed=size)
-    factors = factors_of(problem)
+    factors = make_factors(problem)
     steps = elimination_tree(factors)
     passes = two_passes(steps, factors, [(1.0, 0.0)])
     for step, inside, outside in zip(steps, passes.inside, passes.outside, strict=True):
@@ -49,6 +49,6 @@ def test_cells_of_dense_graphs_are_bounded_by_the_best_strategies_that_use_them(
 
 def test_a_sum_above_the_limit_is_refused(monkeypatch):
     monkeypatch.setattr(tree, "CELL_LIMIT", 3)
-    factors = factors_of(random_problem(0, nodes=4, edges=8))
+    factors = make_factors(random_problem(0, nodes=4, edges=8))
     with pytest.raises(UnsupportedError, match="limit"):
         two_passes(elimination_tree(factors), factors, [(1.0, 0.0)])

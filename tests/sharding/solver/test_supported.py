@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.sharding.solver.supported import Point, list_supported_points, undominated
-from gnnplace.sharding.solver.tree import factors_of
+from gnnplace.sharding.solver.supported import (
+    Point,
+    find_undominated,
+    list_supported_points,
+)
+from gnnplace.sharding.solver.tree import make_factors
 from tests.sharding.problems import every_point, random_problem
 
 
@@ -11,13 +15,17 @@ def test_undominated():
     points = [
         Point(*pair, ()) for pair in [(3, 1), (1, 3), (2, 3), (1, 4), (2, 2), (3, 1)]
     ]
-    assert [(p.time, p.memory) for p in undominated(points)] == [(1, 3), (2, 2), (3, 1)]
+    assert [(p.time, p.memory) for p in find_undominated(points)] == [
+        (1, 3),
+        (2, 2),
+        (3, 1),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_strategy_is_below_the_hull(seed):
     problem = random_problem(seed, nodes=5, edges=6, memory=True)
-    found = list_supported_points(problem, factors_of(problem))
+    found = list_supported_points(problem, make_factors(problem))
     every = every_point(problem)
     for weight in found.weights:
         best = min(weight[0] * t + weight[1] * m for t, m in every)

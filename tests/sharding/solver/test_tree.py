@@ -6,14 +6,14 @@ import pytest
 from gnnplace.sharding.solver.tree import (
     elimination_order,
     elimination_tree,
-    factors_of,
+    make_factors,
 )
 from tests.sharding.problems import random_problem
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_table_is_used_once_and_steps_have_at_most_two_children(seed):
-    factors = factors_of(random_problem(seed, nodes=9, edges=12))
+    factors = make_factors(random_problem(seed, nodes=9, edges=12))
     steps = elimination_tree(factors)
     assert sorted(k for step in steps for k in step.factors) == list(
         range(len(factors.scopes))

@@ -15,9 +15,13 @@ from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator
-from gnnplace.simulation.bounds.copies import by_rank, find_copies
-from gnnplace.simulation.bounds.relaxation import Relaxation, ancestors, turned
-from gnnplace.simulation.compiled import least_times
+from gnnplace.simulation.bounds.copies import find_copies, sort_by_rank
+from gnnplace.simulation.bounds.relaxation import (
+    Relaxation,
+    ancestors,
+    transpose_relation,
+)
+from gnnplace.simulation.compiled import compute_least_times
 from tests.random_problems import random_order, random_problem, seeds
 
 
@@ -58,7 +62,7 @@ def test_ancestors_are_those_of_the_graph(seed, microbatches):
     full = copies.full
     graph.add_edges_from(zip(copies.source[full], copies.target[full], strict=True))
     offset, earlier = ancestors(copies, unit)
-    back_offset, later = turned((offset, earlier))
+    back_offset, later = transpose_relation((offset, earlier))
     for x in range(len(unit)):
         found = set(earlier[offset[x] : offset[x + 1]].tolist())
         assert found == {y for y in nx.ancestors(graph, x) if unit[y] == unit[x]}
@@ -76,9 +80,11 @@ def test_copies_start_no_earlier_than_their_ranks_say(seed, microbatches, num_de
     relaxation, simulator = Relaxation.of(problem), Simulator(problem)
     copies = relaxation.copies
     heads = downward_rank(
-        problem.graph, least_times(problem), np.zeros(len(problem.graph.successor))
+        problem.graph,
+        compute_least_times(problem),
+        np.zeros(len(problem.graph.successor)),
     )
-    assert (relaxation.head >= by_rank(copies, heads)).all()
+    assert (relaxation.head >= sort_by_rank(copies, heads)).all()
     for _ in range(5):
         chosen = rng.integers(0, num_devices, problem.num_units)
         chosen = np.where(
@@ -87,9 +93,9 @@ def test_copies_start_no_earlier_than_their_ranks_say(seed, microbatches, num_de
         some = problem.unit_allowed.argmax(axis=1)
         device = np.where(chosen < 0, some, chosen)[problem.unit_of].astype(np.int32)
         result = simulator.run(device, random_order(problem, rng))
-        assert (by_rank(copies, result.start) >= relaxation.head - 1e-9).all()
+        assert (sort_by_rank(copies, result.start) >= relaxation.head - 1e-9).all()
         left = result.step_time - result.finish
-        assert (by_rank(copies, left) >= relaxation.tail - 1e-9).all()
+        assert (sort_by_rank(copies, left) >= relaxation.tail - 1e-9).all()
 
 
 def test_a_class_at_both_ends_runs_all_of_its_copies_before_the_last():

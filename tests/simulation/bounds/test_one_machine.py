@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.simulation.bounds.one_machine import by_unit, on_one_machine
+from gnnplace.simulation.bounds.one_machine import bound_units, sort_jobs_by_unit
 from tests.random_problems import seeds
 
 
@@ -15,8 +15,8 @@ def bound(head, tail, *columns) -> float:
     """The bound of one unit whose jobs take ``columns`` on devices of each column."""
     group = np.arange(len(head), dtype=np.int32)
     times = np.stack(columns, axis=1)
-    jobs = by_unit(np.zeros_like(group), head)
-    return float(on_one_machine(*jobs, group, times, head, tail)[0])
+    jobs = sort_jobs_by_unit(np.zeros_like(group), head)
+    return float(bound_units(*jobs, group, times, head, tail)[0])
 
 
 def largest_set(head, tail, work) -> float:

@@ -12,7 +12,7 @@ from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator, lower_bound
-from gnnplace.simulation.bounds.copies import by_rank
+from gnnplace.simulation.bounds.copies import sort_by_rank
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.serial import with_serial_runs
 from tests.random_problems import random_cluster, random_order, seeds
@@ -63,9 +63,9 @@ def test_no_schedule_starts_an_op_before_its_head_or_leaves_less_than_its_tail(
             else random_order(problem, rng)
         )
         result = simulator.run(device, order)
-        assert (by_rank(copies, result.start) >= relaxation.head - 1e-9).all()
+        assert (sort_by_rank(copies, result.start) >= relaxation.head - 1e-9).all()
         left = result.step_time - result.finish
-        assert (by_rank(copies, left) >= relaxation.tail - 1e-9).all()
+        assert (sort_by_rank(copies, left) >= relaxation.tail - 1e-9).all()
 
 
 @settings(max_examples=30, deadline=None)

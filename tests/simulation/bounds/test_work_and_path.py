@@ -17,7 +17,7 @@ from gnnplace.simulation.bounds.serial import with_serial_runs
 from gnnplace.simulation.bounds.work_and_path import (
     UPDATES,
     path_through,
-    priced,
+    price_iterates,
     work_and_path,
     work_weights,
 )
@@ -62,11 +62,11 @@ def case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @given(seed=seeds)
 def test_it_is_never_above_the_linear_programme(seed):
     made = case(seed)
-    assert priced(*made) <= split(*made) * (1 + 1e-9)
+    assert price_iterates(*made) <= split(*made) * (1 + 1e-9)
 
 
 def test_it_is_mostly_the_linear_programme():
-    gaps = [priced(*case(seed)) / split(*case(seed)) for seed in range(30)]
+    gaps = [price_iterates(*case(seed)) / split(*case(seed)) for seed in range(30)]
     assert np.median(gaps) > 0.98
 
 

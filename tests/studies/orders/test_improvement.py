@@ -18,7 +18,7 @@ from benchmarks.studies.orders.improvement import (
 from benchmarks.studies.orders.improvement_report import Table, improvement_report
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.learned import untrained
+from gnnplace.policy.learned import make_untrained
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 
@@ -28,7 +28,7 @@ def small_space(seed=3):
 
 
 def test_a_run_never_gets_worse_and_repeats_bit_by_bit():
-    graph = OneGraph(small_space(), untrained().policy)
+    graph = OneGraph(small_space(), make_untrained().policy)
     single = graph.rollouts.space.score(
         graph.rollouts.space.spread(graph.rollouts.get_start()),
         graph.rollouts.space.problem.graph.topological_order,

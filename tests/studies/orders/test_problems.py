@@ -19,7 +19,7 @@ from benchmarks.studies.orders.problems import (
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.problem import build_problem, digest
+from gnnplace.problem import build_problem, compute_digest
 from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 
 
@@ -53,8 +53,13 @@ def test_training_draws_from_families_and_clusters_seen_alone():
         problems
     ) < 60
     again, other = training_problems(3, 4), training_problems(4, 4)
-    assert [digest(p) for p in again] == [digest(p) for p in problems[:4]]
-    assert all(digest(a) != digest(b) for a, b in zip(again, other, strict=True))
+    assert [compute_digest(p) for p in again] == [
+        compute_digest(p) for p in problems[:4]
+    ]
+    assert all(
+        compute_digest(a) != compute_digest(b)
+        for a, b in zip(again, other, strict=True)
+    )
 
 
 def test_problems_of_a_searched_family_are_of_different_graphs():

@@ -15,7 +15,7 @@ from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InfeasibleError
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.tracing.models import capture
-from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import with_program_microbatches
 from gnnplace.tracing.program.operations import seeded
 from gnnplace.tracing.program.program import Program
 from tests.tracing.oracle import eager
@@ -103,7 +103,7 @@ def test_a_second_run_draws_the_numbers_of_the_first(preserve: bool) -> None:
     first, second = names[:6], names[6:]
     assert len(set(first)) == 6
     assert second == first[::-1] if preserve else set(second).isdisjoint(first)
-    cut = microbatched(program, 2)
+    cut = with_program_microbatches(program, 2)
     drawn = {op.name: op.args[0] for op in cut.ops if op.target is seeded}
     assert len(set(drawn.values())) == (12 if preserve else 24)
     assert all(
@@ -116,7 +116,7 @@ def test_micro_batches_of_a_checkpointed_model_equal_accumulation() -> None:
     halves = [(x[:4],), (x[4:],)]
     mean = lambda output: output.pow(2).mean()  # noqa: E731
     truth = eager(model, halves[0], mean, micro=halves)
-    program = microbatched(capture(model, halves[0], loss=mean), 2)
+    program = with_program_microbatches(capture(model, halves[0], loss=mean), 2)
     program.initial.update({"input.0#0": x[:4], "input.0#1": x[4:]})
     result = run_program(program)
     for name, tensor in truth.parameters.items():

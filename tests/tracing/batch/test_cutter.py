@@ -14,7 +14,10 @@ from torch.nn import functional
 from gnnplace.errors import CaptureError, InputError, OtherLossError
 from gnnplace.tracing.models import capture_model, capture_workload
 from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program.microbatching import microbatched, with_inputs
+from gnnplace.tracing.program.microbatching import (
+    with_inputs,
+    with_program_microbatches,
+)
 from gnnplace.tracing.program.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
@@ -34,7 +37,7 @@ def eager(work: Workload) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 
 def check(program: Program, work: Workload, count: int) -> None:
-    result = run_program(microbatched(program, count))
+    result = run_program(with_program_microbatches(program, count))
     loss, gradients = eager(work)
     torch.testing.assert_close(result.loss, loss, rtol=1e-5, atol=1e-6)
     mean = gradients_of(program, count)
@@ -44,7 +47,7 @@ def check(program: Program, work: Workload, count: int) -> None:
 
 def gradients_of(program: Program, count: int) -> dict[str, torch.Tensor]:
     """The mean over the micro-batches, by what an update with the step size 1 leaves."""
-    cut = microbatched(program, count)
+    cut = with_program_microbatches(program, count)
     after = run_program(cut).state
     return {
         name: (cut.initial[f"parameter.{name}"] - after[f"parameter.{name}"]) / 0.01
@@ -99,7 +102,7 @@ def test_who_knows_may_have_another_loss(name: str) -> None:
         eager(Workload("", work.model, part, work.loss))[0]
         for part in halves(work.inputs)
     ]
-    found = run_program(microbatched(program, 2)).loss
+    found = run_program(with_program_microbatches(program, 2)).loss
     torch.testing.assert_close(found, torch.stack(parts).mean(), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(found, eager(work)[0], rtol=1e-4)
 
@@ -119,7 +122,7 @@ def test_a_loss_that_is_half_repaired_may_be_accepted() -> None:
     parts = [
         eager(Workload("", work.model, part, loss))[0] for part in halves(work.inputs)
     ]
-    found = run_program(microbatched(program, 2)).loss
+    found = run_program(with_program_microbatches(program, 2)).loss
     torch.testing.assert_close(found, torch.stack(parts).mean(), rtol=1e-5, atol=1e-6)
 
 
@@ -138,7 +141,7 @@ def test_batch_norm_and_dropout_are_said(name: str) -> None:
 
 def test_another_batch_is_given_its_own_counts() -> None:
     work = losses.REPAIRED["unequal masks"]()
-    cut = microbatched(capture_workload(work, 4), 4)
+    cut = with_program_microbatches(capture_workload(work, 4), 4)
     other = (*work.inputs[:2], losses.MASK.flip(0) * 3)
     assert cut.batch is not None
     result = run_program(with_inputs(cut, cut.batch.cut(other)))
@@ -159,7 +162,7 @@ def test_a_share_without_a_word() -> None:
 )
 def test_twenty_steps_of_adamw_end_where_pytorch_ends(name: str) -> None:
     work = losses.REPAIRED[name]()
-    cut = microbatched(capture_workload(work, 4, optimizer="adamw"), 4)
+    cut = with_program_microbatches(capture_workload(work, 4, optimizer="adamw"), 4)
     assert cut.batch is not None
     step = StepModule(copy.deepcopy(work.model), work.loss, work.inputs)
     update, random = (

@@ -140,4 +140,7 @@ def test_a_region_of_autocast_rounds_as_its_type_does(count: int) -> None:
     program = capture_workload(Workload("half", Half(), (torch.randn(16, 16),)), count)
     assert program.batch is not None
     assert program.batch.notes == ()
-    assert numbers.coarsest([torch.float32, torch.bfloat16, torch.int64]) == 5e-2
+    assert (
+        numbers.find_coarsest_tolerance([torch.float32, torch.bfloat16, torch.int64])
+        == 5e-2
+    )

@@ -7,11 +7,11 @@ from torch.autograd import Function
 
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.segments.chains import why_not
-from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.torch_names import IS_APPLY_OF_C
 from gnnplace.tracing.calls import autograd_functions
 from gnnplace.tracing.calls.autograd_functions import user_functions
 from gnnplace.tracing.models import capture_workload
+from gnnplace.tracing.recording.recorder import record_calls
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 from tests.run.planned.toys import plan_for

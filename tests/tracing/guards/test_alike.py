@@ -17,13 +17,13 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import CaptureError
-from gnnplace.sharding.captured import recording
-from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.guards.alike import (
     count_storages,
     describe_module,
     describe_surroundings,
 )
+from gnnplace.tracing.recording import recorder
+from gnnplace.tracing.recording.recorder import record_calls
 from gnnplace.tracing.step import StepModule
 from tests.tracing.guards.test_proof import alike, batch
 
@@ -174,7 +174,7 @@ def test_an_odd_layer_is_refused_where_it_trains_otherwise_and_nowhere_else(
     kind: str,
 ) -> None:
     found = is_refused(KINDS[kind]())
-    with patch.object(recording, "find_omitted_layers", return_value={}):
+    with patch.object(recorder, "find_omitted_layers", return_value={}):
         assert found is is_refused(KINDS[kind]())
     assert found or alike(KINDS[kind])
 
@@ -190,8 +190,8 @@ def left_out(model: nn.Module) -> list[str]:
         found.extend(stands)
         return known
 
-    proved = recording.prove_apart
-    with patch.object(recording, "prove_apart", noting):
+    proved = recorder.prove_apart
+    with patch.object(recorder, "prove_apart", noting):
         record_calls(StepModule(model, functional.mse_loss, batch()), "test")
     return found
 

@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.tracing.guards.attributes import Attributes, custom_gradients, unchanged
+from gnnplace.tracing.guards.attributes import (
+    Attributes,
+    custom_gradients,
+    restore_attributes,
+)
 from gnnplace.tracing.models import capture
 from tests.tracing import models
 from tests.tracing.oracle import eager
@@ -80,7 +84,7 @@ def test_attributes_are_restored() -> None:
     assert not hasattr(model, "cache")
     model(models.batch())
     kept = model.cache
-    with unchanged(model):
+    with restore_attributes(model):
         model(models.batch())
     assert model.cache is kept
 

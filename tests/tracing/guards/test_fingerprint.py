@@ -16,7 +16,12 @@ from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gnnplace.tracing.guards.attributes import Attributes
-from gnnplace.tracing.guards.fingerprint import MEMORY, STATE, Fingerprint, reading
+from gnnplace.tracing.guards.fingerprint import (
+    MEMORY,
+    STATE,
+    Fingerprint,
+    note_attribute_reads,
+)
 
 
 class Net(nn.Module):
@@ -45,7 +50,7 @@ def made() -> tuple[Net, torch.optim.Optimizer, Fingerprint]:
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
     trained(model, optimizer)
-    with reading(model) as read:
+    with note_attribute_reads(model) as read:
         model(torch.randn(3, 4))
     return model, optimizer, Fingerprint(model, optimizer, read)
 
@@ -119,7 +124,7 @@ def test_it_takes_less_than_a_hundredth_of_a_step() -> None:
     model = nn.TransformerEncoder(layer, 4)
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randn(4, 64, 128)
-    with reading(model) as read:
+    with note_attribute_reads(model) as read:
         functional.mse_loss(model(x), x)
     fingerprint = Fingerprint(model, optimizer, read)
 
@@ -141,8 +146,8 @@ def test_it_takes_less_than_a_hundredth_of_a_step() -> None:
 
 def test_reading_may_begin_within_another_of_the_same_model_and_of_others() -> None:
     model, other = Net(), Net()
-    with reading(model) as outer:
-        with reading(model) as inner, reading(other) as apart:
+    with note_attribute_reads(model) as outer:
+        with note_attribute_reads(model) as inner, note_attribute_reads(other) as apart:
             model(torch.randn(3, 4))
             assert (id(model), "scale") in inner
         assert model.drop.p == 0.5
@@ -153,7 +158,7 @@ def test_reading_may_begin_within_another_of_the_same_model_and_of_others() -> N
 def test_a_generator_that_was_drawn_from_and_a_list_that_grew_are_seen() -> None:
     model, draws, taps = Net(), random.Random(0), [1]
     model.draws, model.taps = draws, taps  # type: ignore[assignment]
-    with reading(model) as read:
+    with note_attribute_reads(model) as read:
         assert [model.draws, model.taps] == [draws, taps]
     known = Fingerprint(model, None, read)
     assert not known.changes()
@@ -174,7 +179,7 @@ def test_a_model_of_transformers_may_be_saved_between_steps(tmp_path: Path) -> N
         eos_token_id=0,
     )
     model, words = GPT2LMHeadModel(config), torch.zeros(1, 4, dtype=torch.long)
-    with reading(model) as read:
+    with note_attribute_reads(model) as read:
         model(words, labels=words)
     fingerprint = Fingerprint(model, None, read)
     before = config.dtype
@@ -200,7 +205,7 @@ class Deciding(nn.Module):
 
 def test_what_code_writes_into_an_object_itself_is_no_change() -> None:
     model = Deciding()
-    with reading(model) as read, Attributes(model).restored():
+    with note_attribute_reads(model) as read, Attributes(model).restored():
         model(torch.ones(2, 4))
     fingerprint = Fingerprint(model, None, read)
     model(torch.ones(2, 4))

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from gnnplace import capture, shard
 from gnnplace.errors import CaptureError
-from gnnplace.tracing.guards.fingerprint import Fingerprint, reading
+from gnnplace.tracing.guards.fingerprint import Fingerprint, note_attribute_reads
 from gnnplace.tracing.options import CaptureOptions
 
 beta, unread = 1.0, 0
@@ -95,7 +95,7 @@ def in_globals() -> None:
 
 
 def taken(model: nn.Module, loss: Any = None) -> Fingerprint:
-    with reading(model) as read:
+    with note_attribute_reads(model) as read:
         output = model(torch.ones(2, 3))
         (loss or torch.sum)(output)
     return Fingerprint(model, None, read, loss, follows=lambda tensor: False)

@@ -19,10 +19,10 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from gnnplace.errors import CaptureError
-from gnnplace.sharding.captured import recording
-from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.guards.numbering import Numbering
 from gnnplace.tracing.guards.proof import Proof
+from gnnplace.tracing.recording import recorder
+from gnnplace.tracing.recording.recorder import record_calls
 from gnnplace.tracing.step import StepModule
 
 Forward = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -219,9 +219,9 @@ def trained(model: nn.Module, step: Step) -> list[torch.Tensor | None]:
 def by_calls(model: nn.Module) -> Step:
     """A step that runs the recorded calls on the model's own numbers, with nothing proven."""
     step = StepModule(model, functional.mse_loss, batch())
-    with patch.object(recording, "prove", return_value=Proof()):
+    with patch.object(recorder, "prove", return_value=Proof()):
         graph = record_calls(step, "test")
-    run = recording._replay(graph)
+    run = recorder._replay(graph)
 
     def step_by_calls(*inputs: torch.Tensor) -> torch.Tensor:
         state = dict(model.named_parameters()) | dict(model.named_buffers())

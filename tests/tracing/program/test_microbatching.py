@@ -14,7 +14,10 @@ from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing.models import capture, capture_model
 from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program.microbatching import microbatched, with_inputs
+from gnnplace.tracing.program.microbatching import (
+    with_inputs,
+    with_program_microbatches,
+)
 from gnnplace.tracing.program.structure import program_graph
 from tests.tracing import models
 from tests.tracing.oracle import eager
@@ -46,7 +49,7 @@ def test_equals_gradient_accumulation(name: str, optimizer: str) -> None:
     whole = zoo.build(name, **SIZES[name])
     pieces = parts(whole.inputs, 4)
     program = capture(whole.model, pieces[0], loss=whole.loss, optimizer=optimizer)
-    cut = microbatched(program, 4)
+    cut = with_program_microbatches(program, 4)
     flat = [tuple(p.values()) if isinstance(p, dict) else p for p in pieces]
     result = run_program(with_inputs(cut, tuple(flat)))
     truth = eager(whole.model, None, whole.loss, optimizer=optimizer, micro=pieces)
@@ -66,13 +69,13 @@ def test_names_are_those_of_the_problem() -> None:
     problem = build_problem(
         "p", fine.graph, cluster, {"cpu": [1.0] * fine.graph.num_ops}, phase=fine.phase
     )
-    cut = microbatched(program, 3)
+    cut = with_program_microbatches(program, 3)
     wanted = with_microbatches(problem, 3).graph.names
     assert [op.name for op in cut.ops] == list(wanted)
 
 
 def test_random_ops_draw_numbers_of_their_own() -> None:
-    cut = microbatched(capture(models.Dropping(), (models.batch(),)), 2)
+    cut = with_program_microbatches(capture(models.Dropping(), (models.batch(),)), 2)
     names = [
         op.args[0] for op in cut.ops if getattr(op.target, "__name__", "") == "seeded"
     ]
@@ -82,7 +85,7 @@ def test_random_ops_draw_numbers_of_their_own() -> None:
 
 
 def test_updates_read_all_gradients_and_wait_for_all_readers() -> None:
-    cut = microbatched(capture(models.Tied(), (models.batch(),)), 3)
+    cut = with_program_microbatches(capture(models.Tied(), (models.batch(),)), 3)
     update = cut.ops[cut.op_index["update.a.weight"]]
     assert len(update.args[1]) == 3
     assert {name.rpartition("#")[2] for name in update.after} == {"0", "1", "2"}
@@ -94,12 +97,12 @@ def test_updates_read_all_gradients_and_wait_for_all_readers() -> None:
 
 def test_mistakes_are_refused() -> None:
     program = capture(models.Tied(), (models.batch(),))
-    assert microbatched(program, 1) is program
+    assert with_program_microbatches(program, 1) is program
     with pytest.raises(InputError, match="whole number from 1 to"):
-        microbatched(program, 0)
-    cut = microbatched(program, 2)
+        with_program_microbatches(program, 0)
+    cut = with_program_microbatches(program, 2)
     with pytest.raises(InputError, match="already cut into 2"):
-        microbatched(cut, 2)
+        with_program_microbatches(cut, 2)
     with pytest.raises(InputError, match="it takes 2"):
         with_inputs(cut, ((models.batch(),),))
     with pytest.raises(InputError, match=r"input 'input.0#1' has shape \(2, 8\)"):

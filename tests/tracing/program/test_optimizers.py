@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.tracing.program.optimizers import adamw, optimizer, sgd
+from gnnplace.tracing.program.optimizers import adamw, make_optimizer, sgd
 
 
 def test_by_name() -> None:
-    assert optimizer("sgd") == sgd()
-    assert optimizer("adamw") == adamw()
-    assert optimizer(sgd(0.5)) == sgd(0.5)
+    assert make_optimizer("sgd") == sgd()
+    assert make_optimizer("adamw") == adamw()
+    assert make_optimizer(sgd(0.5)) == sgd(0.5)
     with pytest.raises(InputError, match="'adam': there are 'sgd' and 'adamw'"):
-        optimizer("adam")
+        make_optimizer("adam")
 
 
 def test_state_has_the_type_and_shape_of_the_parameter() -> None:

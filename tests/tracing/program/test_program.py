@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gnnplace.tracing.models import capture
-from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import with_program_microbatches
 from gnnplace.tracing.program.program import (
     Ref,
     base_name,
@@ -42,7 +42,10 @@ def test_a_program_knows_its_producers_and_losses() -> None:
     assert program.loss is not None
     assert program.ops[program.producer[program.loss]].results == (program.loss,)
     assert program.losses == (program.loss,)
-    assert microbatched(program, 2).losses == (f"{program.loss}#0", f"{program.loss}#1")
+    assert with_program_microbatches(program, 2).losses == (
+        f"{program.loss}#0",
+        f"{program.loss}#1",
+    )
     for op in program.ops:
         assert len(set(op.reads)) == len(op.reads)
         assert all(

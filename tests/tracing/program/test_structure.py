@@ -10,7 +10,7 @@ from gnnplace import zoo
 from gnnplace.problem import UPDATE
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.program.program import Program, alias_roots
-from gnnplace.tracing.program.structure import program_graph, touched
+from gnnplace.tracing.program.structure import find_touching_ops, program_graph
 
 
 def small() -> Program:
@@ -64,7 +64,7 @@ def test_a_tensor_and_its_views_are_one_class() -> None:
 def test_all_that_touches_a_parameter_is_in_one_class() -> None:
     program = small()
     fine = program_graph(program)
-    for members in touched(program).values():
+    for members in find_touching_ops(program).values():
         assert len({fine.colocate[i] for i in members}) == 1
         assert fine.colocate[members[0]] is not None
     updates = [i for i, op in enumerate(program.ops) if op.phase == "update"]

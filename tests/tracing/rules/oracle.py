@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.calls.graph import CallRef, LayerCall, fill
-from gnnplace.tracing.rules.registry import find_rule, rules_of
+from gnnplace.tracing.recording.recorder import OutputModule, record_calls
+from gnnplace.tracing.rules.registry import find_rule, find_rules
 from gnnplace.tracing.rules.rule import Case, make_case
 
 PARTS = 2
@@ -90,7 +90,7 @@ def traced(function, *tensors):
     """The only call of a function that takes tensors."""
     step = OutputModule(Body(function, tensors), None, tuple(tensors))
     graph = record_calls(step, "test")
-    return graph, rules_of(graph)
+    return graph, find_rules(graph)
 
 
 def check(function, *tensors, expected=None, examples=None):

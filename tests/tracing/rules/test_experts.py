@@ -7,7 +7,7 @@ import gnnplace
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import mesh_configurations
 from gnnplace.tracing.calls.mixture import GATES, Gate
-from gnnplace.tracing.rules.registry import rules_of
+from gnnplace.tracing.rules.registry import find_rules
 from tests.tracing.rules.oracle import check, traced
 
 
@@ -82,4 +82,4 @@ def test_flops_are_those_of_the_rows_that_are_chosen():
     graph, _ = traced(
         gnnplace.experts, *tensors, torch.randn(5, 12, 4), torch.randn(5, 4, 6)
     )
-    assert rules_of(graph)[0].flops == 2 * (8 * 2) * (12 * 4 + 4 * 6)
+    assert find_rules(graph)[0].flops == 2 * (8 * 2) * (12 * 4 + 4 * 6)

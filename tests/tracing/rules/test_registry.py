@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from gnnplace.sharding.answers import load_layers
-from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.loading import load
-from gnnplace.tracing.rules import labels_of
-from gnnplace.tracing.rules.registry import rules_of
+from gnnplace.tracing.recording.recorder import OutputModule, record_calls
+from gnnplace.tracing.rules import list_labels
+from gnnplace.tracing.rules.registry import find_rules
 from gnnplace.tracing.step import StepModule
 from tests.tracing.rules.oracle import check, traced
 
@@ -23,7 +23,7 @@ def test_every_call_of_these_has_a_rule(name):
     graph = record_calls(
         StepModule(workload.model, workload.loss, workload.inputs), name
     )
-    rules = rules_of(graph)
+    rules = find_rules(graph)
     unknown = [c.name for c, r in zip(graph.calls, rules, strict=True) if r.reason]
     assert unknown == []
 
@@ -33,14 +33,14 @@ def test_labels_lie_on_axes_of_the_tensors_size():
     graph = record_calls(
         StepModule(workload.model, workload.loss, workload.inputs), "bert"
     )
-    for call, rule in zip(graph.calls, rules_of(graph), strict=True):
+    for call, rule in zip(graph.calls, find_rules(graph), strict=True):
         tensors = zip(
             (*call.reads, *call.results), (*rule.reads, *rule.results), strict=True
         )
         for value, axes in tensors:
             assert len(axes) == len(graph.values[value].shape)
             for entry, size in zip(axes, graph.values[value].shape, strict=True):
-                for label in labels_of(entry):
+                for label in list_labels(entry):
                     base, _, groups = label.partition("|")
                     assert size // int(groups or 1) % rule.extents[base] == 0
 
@@ -51,7 +51,7 @@ def test_what_no_rule_knows_stays_whole_and_says_so():
             return torch.linalg.inv(x)
 
     step = OutputModule(Model(), None, (torch.eye(3),))
-    (rule,) = rules_of(record_calls(step, "test"))
+    (rule,) = find_rules(record_calls(step, "test"))
     assert rule.kind == "whole"
     assert "linalg" in rule.reason or "inv" in rule.reason
 
@@ -74,7 +74,7 @@ class Keeps(nn.Module):
 def test_every_device_changes_a_buffer_as_a_whole():
     """A part of it would be a copy, and the buffer stay as it was."""
     graph = record_calls(OutputModule(Keeps(), None, (torch.ones(8, 4),)), "keeps")
-    rules = zip(graph.calls, rules_of(graph), strict=True)
+    rules = zip(graph.calls, find_rules(graph), strict=True)
     kept = [
         call.kind
         for call, rule in rules
@@ -146,5 +146,5 @@ def test_transposed_convolutions_have_a_rule_of_their_own():
 def test_a_trial_leaves_the_random_state_alone():
     graph, _ = traced(lambda x: x.renorm(2, 0, 1.0), real(BATCH, 6))
     before = torch.get_rng_state()
-    rules_of(graph)
+    find_rules(graph)
     assert torch.equal(before, torch.get_rng_state())

@@ -13,8 +13,8 @@ from gnnplace.sharding.captured.layout import (
     mesh_configurations,
     read_layout,
 )
-from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.tracing.rules.registry import find_rule, rules_of
+from gnnplace.tracing.recording.recorder import OutputModule, record_calls
+from gnnplace.tracing.rules.registry import find_rule, find_rules
 from gnnplace.tracing.rules.rule import make_case
 from tests.tracing.rules.oracle import PartShare, check, traced
 
@@ -149,7 +149,7 @@ class Fused(nn.Module):
 
 def captured(model, x):
     graph = record_calls(OutputModule(model, None, (x,)), "test")
-    return graph, rules_of(graph)
+    return graph, find_rules(graph)
 
 
 def named(graph, rules, kind):

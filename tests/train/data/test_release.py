@@ -12,7 +12,7 @@ import pytest
 from torch_geometric.loader import DataLoader
 
 from gnnplace.errors import FormatError
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem.cluster.presets import make_preset
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate
 from gnnplace.train.data.captured import open_shipped_store
@@ -54,7 +54,7 @@ def test_a_pairs_step_time_is_what_the_simulator_says_of_its_devices(release):
     store = ReleaseStore(release / "test.npz")
     (name,) = store.names
     problem = dataset_problem(
-        store.graph(name), preset(store.cluster[name]), groups=None
+        store.graph(name), make_preset(store.cluster[name]), groups=None
     )
     devices, seconds = store.device[name].T, store.step_time[name]
     assert len({device.tobytes() for device in devices}) == PAIRS

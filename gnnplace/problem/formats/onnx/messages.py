@@ -284,7 +284,8 @@ def _attribute(message: WireMessage) -> tuple[str, Attribute]:
     graphs = [*message.messages(6), *message.messages(11)]
     attribute = Attribute(
         ints=tuple(
-            signed(number) for number in (*message.numbers(3), *message.numbers(8))
+            decode_signed(number)
+            for number in (*message.numbers(3), *message.numbers(8))
         ),
         text=message.text(4),
         tensor=tensors[0] if tensors else None,
@@ -304,10 +305,10 @@ def _dense(message: WireMessage) -> Weight:
     if element_type == STRING:
         stored = sum(len(text.encode()) for text in message.texts(6))
     value = Value(shape=shape, element_type=element_type, stored=stored)
-    return Weight(value=value, numbers=_whole_numbers(message, value))
+    return Weight(value=value, numbers=_read_whole_numbers(message, value))
 
 
-def _whole_numbers(message: WireMessage, value: Value) -> tuple[int, ...] | None:
+def _read_whole_numbers(message: WireMessage, value: Value) -> tuple[int, ...] | None:
     if value.elements > MAX_NUMBERS or value.element_type not in (INT64, INT32, 9):
         return None
     raw = message.data(9)
@@ -319,7 +320,7 @@ def _whole_numbers(message: WireMessage, value: Value) -> tuple[int, ...] | None
     numbers = message.numbers(7 if value.element_type == INT64 else 5)
     # Fewer numbers than elements: the data lies in another file.
     if len(numbers) == value.elements:
-        return tuple(map(signed, numbers))
+        return tuple(map(decode_signed, numbers))
     return None
 
 
@@ -347,7 +348,7 @@ def _value_infos(
             name = info.text(1)
             types = info.messages(2)
             if types:
-                size = _size_of_type(types[0], f"{path}.{key}[{name}].type")
+                size = _read_type_size(types[0], f"{path}.{key}[{name}].type")
             else:
                 size = None
             if isinstance(size, Value):
@@ -358,7 +359,7 @@ def _value_infos(
     return values, unsized
 
 
-def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
+def _read_type_size(message: WireMessage, path: str) -> Value | str | None:
     """Return the size that a `TypeProto` says; why it says none; None if it says nothing."""
     for key, word in ((4, "sequence"), (5, "map"), (7, "opaque value")):
         if message.messages(key):
@@ -366,7 +367,7 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
     if message.messages(9):
         inner = message.messages(9)[0].messages(1)
         if inner:
-            return _size_of_type(inner[0], path)
+            return _read_type_size(inner[0], path)
         return None
     if message.messages(8):
         return f"{path}: is a sparse tensor; how much of it is stored is in no type of the file"
@@ -389,14 +390,14 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
                     f"--dim_param {name or 'NAME'} --dim_value N FILE OUTPUT"
                 )
             return f"{location}: {state}; {advice}"
-        size = signed(dimension.number(1))
+        size = decode_signed(dimension.number(1))
         if size < 0:
             return f"{location}: is {size}; export the model with fixed sizes"
         shape.append(size)
     return Value(shape=tuple(shape), element_type=tensors[0].number(1))
 
 
-def signed(number: int) -> int:
+def decode_signed(number: int) -> int:
     """Return a varint as protobuf's int64."""
     if number >= 1 << 63:
         return number - (1 << 64)

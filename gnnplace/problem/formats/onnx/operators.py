@@ -132,7 +132,7 @@ def _matmul(call: Call) -> float:
     return 2.0 * call.result.elements * _contraction(call.shape(0))
 
 
-def _fused_matmul(call: Call) -> float:
+def _count_fused_matmul(call: Call) -> float:
     node = call.node
     transposed, batch = (
         bool(node.integer(key, 0)) for key in ("transA", "transBatchA")
@@ -148,7 +148,7 @@ def _gemm(call: Call) -> float:
     )
 
 
-def _packed_matmul(call: Call) -> float:
+def _count_packed_matmul(call: Call) -> float:
     """Count A [..., K] times packed weights of `K` x `N` elements."""
     value = call.optional(0)
     return (
@@ -167,7 +167,7 @@ def _convolution(weight: int) -> Callable[[Call], float]:
     return count
 
 
-def _transposed_convolution(weight: int) -> Callable[[Call], float]:
+def _count_transposed_convolution(weight: int) -> Callable[[Call], float]:
     """Return the count of W [C, M / groups, window]: every input element meets all of its row."""
 
     def count(call: Call) -> float:
@@ -227,7 +227,7 @@ def _einsum(call: Call) -> float:
     return flops
 
 
-def _mixture_of_experts(call: Call) -> float:
+def _count_experts(call: Call) -> float:
     """Count `k` experts a token: products with fc1, fc2 and, where there is one, fc3."""
     node = call.node
     positions = (2, 4, 6)
@@ -297,7 +297,7 @@ def _attention(call: Call) -> float:
     )
 
 
-def _projected_attention(call: Call) -> float:
+def _count_projected_attention(call: Call) -> float:
     """Count ONNX Runtime's `Attention`: the input times weights [input, q + k + v], then scores."""
     batch, length, _ = call.shape(0)
     weight = call.shape(1)
@@ -482,7 +482,7 @@ FORMULAS: dict[tuple[str, str], Callable[[Call], float]] = {
     ("", "Conv"): _convolution(1),
     ("", "ConvInteger"): _convolution(1),
     ("", "QLinearConv"): _convolution(3),
-    ("", "ConvTranspose"): _transposed_convolution(1),
+    ("", "ConvTranspose"): _count_transposed_convolution(1),
     ("", "DeformConv"): _deformable_convolution,
     ("", "CausalConvWithState"): _causal_convolution,
     ("", "LSTM"): _recurrence,
@@ -507,17 +507,17 @@ FORMULAS: dict[tuple[str, str], Callable[[Call], float]] = {
     ("", "NonMaxSuppression"): _overlaps,
     ("ai.onnx.ml", "LinearClassifier"): _linear_model,
     ("ai.onnx.ml", "LinearRegressor"): _linear_model,
-    (MICROSOFT, "FusedMatMul"): _fused_matmul,
-    (MICROSOFT, "FusedMatMulActivation"): _fused_matmul,
-    (MICROSOFT, "TransposeMatMul"): _fused_matmul,
+    (MICROSOFT, "FusedMatMul"): _count_fused_matmul,
+    (MICROSOFT, "FusedMatMulActivation"): _count_fused_matmul,
+    (MICROSOFT, "TransposeMatMul"): _count_fused_matmul,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul,
     (MICROSOFT, "MatMulInteger16"): _matmul,
     (MICROSOFT, "DynamicQuantizeMatMul"): _matmul,
     (MICROSOFT, "QLinearMatMul"): _matmul,
-    (MICROSOFT, "SparseToDenseMatMul"): _fused_matmul,
-    (MICROSOFT, "MatMulNBits"): _packed_matmul,
-    (MICROSOFT, "MatMulBnb4"): _packed_matmul,
-    (MICROSOFT, "MatMulFpQ4"): _packed_matmul,
+    (MICROSOFT, "SparseToDenseMatMul"): _count_fused_matmul,
+    (MICROSOFT, "MatMulNBits"): _count_packed_matmul,
+    (MICROSOFT, "MatMulBnb4"): _count_packed_matmul,
+    (MICROSOFT, "MatMulFpQ4"): _count_packed_matmul,
     (MICROSOFT, "FusedGemm"): _gemm,
     (MICROSOFT, "GemmFloat8"): _gemm,
     (MICROSOFT, "QGemm"): _gemm,
@@ -525,16 +525,16 @@ FORMULAS: dict[tuple[str, str], Callable[[Call], float]] = {
     (MICROSOFT, "FusedConv"): _convolution(1),
     (MICROSOFT, "NhwcFusedConv"): _convolution(1),
     (MICROSOFT, "QLinearConv"): _convolution(3),
-    (MICROSOFT, "ConvTransposeWithDynamicPads"): _transposed_convolution(1),
-    (MICROSOFT, "QLinearConvTranspose"): _transposed_convolution(3),
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): _count_transposed_convolution(1),
+    (MICROSOFT, "QLinearConvTranspose"): _count_transposed_convolution(3),
     (MICROSOFT, "DynamicQuantizeLSTM"): _recurrence,
-    (MICROSOFT, "Attention"): _projected_attention,
-    (MICROSOFT, "QAttention"): _projected_attention,
+    (MICROSOFT, "Attention"): _count_projected_attention,
+    (MICROSOFT, "QAttention"): _count_projected_attention,
     (MICROSOFT, "MultiHeadAttention"): _multi_head_attention(6),
     (MICROSOFT, "DecoderMaskedMultiHeadAttention"): _multi_head_attention(5),
     (MICROSOFT, "GroupQueryAttention"): _group_query_attention,
-    (MICROSOFT, "MoE"): _mixture_of_experts,
-    (MICROSOFT, "QMoE"): _mixture_of_experts,
+    (MICROSOFT, "MoE"): _count_experts,
+    (MICROSOFT, "QMoE"): _count_experts,
     (MICROSOFT, "RotaryEmbedding"): _rotation,
     (MICROSOFT, "Inverse"): _inverse,
     (MICROSOFT, "NhwcMaxPool"): _window,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gnnplace.errors import ChangedWarning, FormatError, InputError
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.formats.attributed import GivenOp, problem_of
+from gnnplace.problem.formats.attributed import GivenOp, make_problem
 from gnnplace.problem.formats.onnx.messages import (
     Graph,
     Weight,
@@ -138,4 +138,4 @@ def _build_problem(name: str, scope: Scope, cluster: Cluster | None) -> Problem:
         (producers[value], float(scope.value(value).bytes), sharing)
         for value, sharing in consumers.items()
     ]
-    return problem_of(name, ops, tensors, cluster)
+    return make_problem(name, ops, tensors, cluster)

@@ -190,7 +190,7 @@ class Scope:
             constant = self.constant(name)
             yield from constant.weights if constant else ()
         if node.kind == "Constant":
-            yield _weight_of(node)
+            yield _get_constant(node)
         for child in self._children.get(id(node), ()):
             for inner in child.nodes:
                 yield from child.weights(inner)
@@ -232,7 +232,7 @@ class Scope:
         """Note a node's constants, sizes and subgraphs."""
         self._defined.update(filter(None, node.outputs))
         if node.kind == "Constant" and node.domain == "":
-            weight = _weight_of(node)
+            weight = _get_constant(node)
             name = node.outputs[0] if node.outputs else ""
             self._values.setdefault(name, weight.value)
             if weight.numbers is not None:
@@ -488,7 +488,7 @@ def _largest(values: Iterable[Value | None]) -> Value | None:
     return max(filter(None, values), key=lambda value: value.bytes, default=None)
 
 
-def _weight_of(node: OnnxNode) -> Weight:
+def _get_constant(node: OnnxNode) -> Weight:
     """Return what a `Constant` node holds, whichever attribute has it.
 
     Raises:

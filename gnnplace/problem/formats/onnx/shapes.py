@@ -194,11 +194,11 @@ def _broadcast(inputs: OperatorInputs) -> Value:
     return _like(np.broadcast_shapes(*shapes), inputs.value(0))
 
 
-def _compared(inputs: OperatorInputs) -> Value:
+def _infer_comparison(inputs: OperatorInputs) -> Value:
     return Value(shape=_broadcast(inputs).shape, element_type=BOOL)
 
 
-def _tested(inputs: OperatorInputs) -> Value:
+def _infer_test(inputs: OperatorInputs) -> Value:
     return Value(shape=inputs.value(0).shape, element_type=BOOL)
 
 
@@ -214,7 +214,7 @@ def _like_second(inputs: OperatorInputs) -> Value:
     return Value(inputs.value(0).shape, inputs.value(1).element_type)
 
 
-def _quantized(inputs: OperatorInputs) -> Value:
+def _infer_quantized(inputs: OperatorInputs) -> Value:
     zero_point = inputs.optional(2)
     if zero_point:
         kind = zero_point.element_type
@@ -249,12 +249,12 @@ def _matmul(inputs: OperatorInputs) -> Value:
     return _like(shape, inputs.value(0))
 
 
-def _quantized_matmul(inputs: OperatorInputs) -> Value:
+def _infer_quantized_matmul(inputs: OperatorInputs) -> Value:
     shape = _product_shape(inputs.value(0).shape, inputs.value(3).shape)
     return _like(shape, inputs.value(7))
 
 
-def _fused_matmul(inputs: OperatorInputs) -> Value:
+def _infer_fused_matmul(inputs: OperatorInputs) -> Value:
     first = list(inputs.value(0).shape)
     second = list(inputs.value(1).shape)
     if inputs.node.integer("transBatchA", 0) or inputs.node.integer("transBatchB", 0):
@@ -273,7 +273,7 @@ def _gemm(inputs: OperatorInputs) -> Value:
     return _like((rows, columns), factor)
 
 
-def _packed_matmul(inputs: OperatorInputs) -> Value:
+def _infer_packed_matmul(inputs: OperatorInputs) -> Value:
     return _like(
         (*inputs.value(0).shape[:-1], inputs.node.integer("N", 0)), inputs.value(0)
     )
@@ -325,7 +325,7 @@ def _convolution(weight: int, kind_of: int | None) -> Callable[[OperatorInputs],
     return infer
 
 
-def _transposed_convolution(inputs: OperatorInputs) -> Value:
+def _infer_transposed_convolution(inputs: OperatorInputs) -> Value:
     node = inputs.node
     shape = inputs.value(0).shape
     filters = inputs.value(1).shape
@@ -483,7 +483,7 @@ def _pad(inputs: OperatorInputs) -> Value:
     return _like(shape, inputs.value(0))
 
 
-def _reduced(inputs: OperatorInputs) -> Value:
+def _infer_reduction(inputs: OperatorInputs) -> Value:
     shape = inputs.value(0).shape
     node = inputs.node
     axes = inputs.constant(1, "axes")
@@ -518,12 +518,12 @@ def _top(inputs: OperatorInputs) -> list[Value]:
     return [_like(shape, inputs.value(0)), Value(tuple(shape), INT64)]
 
 
-def _shape_of(inputs: OperatorInputs) -> Value:
+def _infer_shape_op(inputs: OperatorInputs) -> Value:
     numbers = compute_numbers(inputs) or ()
     return Value((len(numbers),) if inputs.node.kind == "Shape" else (), INT64)
 
 
-def _filled(inputs: OperatorInputs) -> Value:
+def _infer_filled(inputs: OperatorInputs) -> Value:
     value = inputs.node.attributes.get("value")
     if value and value.tensor:
         kind = value.tensor.value.element_type
@@ -538,7 +538,7 @@ def _range(inputs: OperatorInputs) -> Value:
     return _like((len(range(start, stop, step)),), inputs.value(0))
 
 
-def _resized(inputs: OperatorInputs) -> Value:
+def _infer_resized(inputs: OperatorInputs) -> Value:
     sizes = inputs.constant(3)
     if sizes is None or len(sizes) != len(inputs.value(0).shape):
         raise LookupError("sizes")
@@ -583,7 +583,7 @@ def _attention(inputs: OperatorInputs) -> list[Value]:
     return [_like(shape, inputs.value(0))]
 
 
-def _projected_attention(inputs: OperatorInputs) -> list[Value]:
+def _infer_projected_attention(inputs: OperatorInputs) -> list[Value]:
     weight = inputs.value(1).shape
     sizes = inputs.node.integers("qkv_hidden_sizes") or (weight[1] // 3,) * 3
     return [_like((*inputs.value(0).shape[:2], sizes[2]), inputs.value(0))]
@@ -642,10 +642,10 @@ OF_ONNX: dict[str, Rule] = {
     **dict.fromkeys(SAME, _same),
     **dict.fromkeys(BROADCAST, _broadcast),
     **dict.fromkeys(
-        ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared
+        ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _infer_comparison
     ),
-    **dict.fromkeys(("IsInf", "IsNaN"), _tested),
-    **dict.fromkeys(REDUCED, _reduced),
+    **dict.fromkeys(("IsInf", "IsNaN"), _infer_test),
+    **dict.fromkeys(REDUCED, _infer_reduction),
     **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), _pool),
     **dict.fromkeys(
         ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool
@@ -654,19 +654,19 @@ OF_ONNX: dict[str, Rule] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), _find_extreme_index),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _matmul),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks_to_space),
-    **dict.fromkeys(("Shape", "Size"), _shape_of),
+    **dict.fromkeys(("Shape", "Size"), _infer_shape_op),
     "Where": _where,
     "Cast": _cast,
     "CastLike": _like_second,
-    "QuantizeLinear": _quantized,
+    "QuantizeLinear": _infer_quantized,
     "DequantizeLinear": _like_second,
     "Dropout": _dropout,
-    "QLinearMatMul": _quantized_matmul,
+    "QLinearMatMul": _infer_quantized_matmul,
     "Gemm": _gemm,
     "Conv": _convolution(1, 0),
     "ConvInteger": _convolution(1, None),
     "QLinearConv": _convolution(3, 7),
-    "ConvTranspose": _transposed_convolution,
+    "ConvTranspose": _infer_transposed_convolution,
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Flatten": _flatten,
@@ -682,20 +682,20 @@ OF_ONNX: dict[str, Rule] = {
     "Tile": _tile,
     "Pad": _pad,
     "TopK": _top,
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": _infer_filled,
     "Range": _range,
-    "Resize": _resized,
+    "Resize": _infer_resized,
     "Attention": _attention,
 }
 OF_MICROSOFT: dict[str, Rule] = {
     **dict.fromkeys(SAME_OF_MICROSOFT, _same),
-    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _fused_matmul),
+    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _infer_fused_matmul),
     **dict.fromkeys(("FusedGemm", "GemmFloat8"), _gemm),
-    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _packed_matmul),
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _infer_packed_matmul),
     "FusedConv": _convolution(1, 0),
-    "QuantizeLinear": _quantized,
+    "QuantizeLinear": _infer_quantized,
     "DequantizeLinear": _like_second,
-    "Attention": _projected_attention,
+    "Attention": _infer_projected_attention,
     "MultiHeadAttention": _multi_head_attention,
     "GroupQueryAttention": _group_query_attention,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.gpus import get_figures
 from gnnplace.problem.formats.attributed import roofline
 
 
@@ -32,7 +32,7 @@ class Kernel:
 
     def seconds(self, kind: str) -> float:
         """Return what the kind's roofline says."""
-        return roofline(figures(kind), self.flops, self.bytes)
+        return roofline(get_figures(kind), self.flops, self.bytes)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gnnplace.costs.nccl_tests import read_nccl_tests
 from gnnplace.errors import FormatError
-from gnnplace.problem.formats.nccl_tests import read_nccl_tests
 
 HEADING = """\
 #

@@ -8,15 +8,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place, settled
-from gnnplace.sharding.run import move
-from gnnplace.sharding.run.move import (
+from gnnplace.run.split import move
+from gnnplace.run.split.move import (
     Regathering,
     change_layout,
     flatten_mesh,
     is_plain,
     move_shard,
 )
+from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place, settle_sums
 from tests.sharding.mesh_processes import on_processes
 
 PLACES = (REPLICATED, PARTIAL, Place(0), Place(1))
@@ -60,7 +60,7 @@ def every_move(rank, places=PLACES):
         made = move_shard(local, mesh, before, after, gradient)
         made.backward(part(g, gradient, mesh))
         right = torch.equal(made.detach(), part(x, after, mesh))
-        back = torch.allclose(local.grad, part(g, settled(before), mesh))
+        back = torch.allclose(local.grad, part(g, settle_sums(before), mesh))
         if not (right and back):
             wrong.append((before, after))
     return wrong

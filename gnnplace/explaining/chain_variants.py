@@ -1,6 +1,6 @@
 """A captured model on another host or other links, with which explanations separate causes.
 
-It is for captured models what `costs.frameworks.variants` is for models priced by their sizes.
+It is for captured models what `framework_variants` is for models priced by their sizes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gnnplace.costs import EAGER, NO_FLOOR, Floor
-from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans import Chain, MeshFabric, ModelCosts
 from gnnplace.problem import find_kind
 
 

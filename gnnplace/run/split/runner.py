@@ -10,16 +10,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gnnplace.sharding.captured.layout import (
+from gnnplace.run.split.move import move_shard
+from gnnplace.sharding import (
     PARTIAL,
     REPLICATED,
     Configuration,
     Layout,
+    get_result_layout,
     gradient_layout,
-    made_layout,
     read_layout,
 )
-from gnnplace.sharding.run.move import move_shard
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import CallGraph, CallRef, LayerCall, Rule, Share
 
@@ -183,7 +183,9 @@ def place_calls(
                     (v, read_layout(a, split_labels), gradient_layout(a, split_labels))
                     for v, a in reads
                 ),
-                results=tuple((v, made_layout(a, split_labels)) for v, a in results),
+                results=tuple(
+                    (v, get_result_layout(a, split_labels)) for v, a in results
+                ),
                 unneeded=tuple(
                     v for v, at in last.items() if at == i and v not in output
                 ),

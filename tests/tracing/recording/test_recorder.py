@@ -8,11 +8,11 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from gnnplace.errors import CaptureError
-from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.captured.split import layer_graph
 from gnnplace.tracing.calls.graph import CallRef, function_name
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture
+from gnnplace.tracing.recording.recorder import OutputModule, record_calls
 from gnnplace.tracing.step import StepModule
 
 

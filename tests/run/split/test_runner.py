@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from gnnplace.sharding.run.runner import DeviceShare
+from gnnplace.run.split.runner import DeviceShare
 from tests.sharding.mesh_processes import on_processes
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.measurements.candidates import draw_candidates
 from gnnplace.placing.roster import make_placer as placer
+from gnnplace.run.measuring.candidates import draw_candidates
 from gnnplace.simulation import simulate
 from tests.measurements.test_calibration import problem
 

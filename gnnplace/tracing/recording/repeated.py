@@ -20,25 +20,27 @@ import torch
 from torch import nn
 
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import (
+from gnnplace.tracing.calls import (
     BUFFER,
-    DATA,
     PARAMETER,
-    ArgumentLeaf,
     CallGraph,
     CallRef,
+    LayerCall,
+    function_name,
+)
+from gnnplace.tracing.guards import (
+    ArgumentLeaf,
     Description,
     Geometry,
-    LayerCall,
     LayerResult,
     StandIn,
     count_storages,
     describe_module,
     describe_surroundings,
     find_siblings,
-    function_name,
-    reading,
+    note_attribute_reads,
 )
+from gnnplace.tracing.tensors import DATA
 
 ASKED = ("size", "dim", "len", "stride", "numel", "is_contiguous", "is_floating_point")
 KNOWN = (
@@ -114,7 +116,7 @@ class ModuleVisits:
             yield
             return
         surroundings = describe_surroundings(self.step)
-        with reading(self.step) as attributes:
+        with note_attribute_reads(self.step) as attributes:
             yield
             self.read = {*attributes}
         try:

@@ -22,12 +22,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gnnplace.sharding.captured.layout import (
+from gnnplace.sharding import (
     PARTIAL,
     REPLICATED,
     Layout,
     Place,
-    settled,
+    settle_sums,
 )
 from gnnplace.torch_names import StridedShard, gather_flat, scatter_flat
 
@@ -83,13 +83,13 @@ def redistribute(
     with torch.no_grad():
         if is_plain(before, after):
             return change_layout(local, mesh, before, after)
-        groups_apart = grouped(before, after)
+        groups_apart = split_grouped_axes(before, after)
         if groups_apart is not None:
             axis, groups, *layouts = groups_apart
             front = local.unflatten(axis, (groups, local.shape[axis] // groups))
             return change_layout(front, mesh, *layouts).flatten(axis, axis + 1)
         if any(place.groups for place in (*before, *after)):
-            return _by_whole(local, mesh, before, after)
+            return _move_via_replicated(local, mesh, before, after)
         tensor = DTensor.from_local(
             local, mesh, dtensor_placements(before), run_check=False
         )
@@ -155,7 +155,7 @@ def move_shard(
         gradient: The layout in which the gradient comes back.
         back: The layout that it is brought into; None: that of the part, with its sums made.
     """
-    back = settled(before) if back is None else back
+    back = settle_sums(before) if back is None else back
     if before == after and (not local.requires_grad or gradient == back):
         return local
     if not local.requires_grad:
@@ -281,7 +281,9 @@ def is_plain(before: Layout, after: Layout) -> bool:
     return True
 
 
-def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | None:
+def split_grouped_axes(
+    before: Layout, after: Layout
+) -> tuple[int, int, Layout, Layout] | None:
     """Return layouts in which the groups of an axis are an axis of their own, where these are
     plain.
 
@@ -321,7 +323,7 @@ def change_layout(
         if source == PARTIAL and target.cuts:
             return _scatter_sum(local, all_devices, target.axis).contiguous()
         if source.cuts and target == REPLICATED:
-            return _gathered(local, all_devices, source.axis).contiguous()
+            return _gather_axis(local, all_devices, source.axis).contiguous()
 
     steps = [
         (dim, source, target)
@@ -348,16 +350,16 @@ def change_layout(
         if source == PARTIAL and target == REPLICATED
     ]
     if sums:
-        local = _summed(local, mesh, sums)
+        local = _sum_over_dims(local, mesh, sums)
 
     # 3. Cuts that are undone, the last dimension first.
     for dim, source, target in reversed(steps):
         if source.cuts and target == REPLICATED:
-            local = _gathered(local, mesh.get_group(dim), source.axis)
+            local = _gather_axis(local, mesh.get_group(dim), source.axis)
     return local.contiguous()
 
 
-def _by_whole(
+def _move_via_replicated(
     local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
 ) -> torch.Tensor:
     """Return a device's part in another layout; what changes is replicated in between.
@@ -375,10 +377,10 @@ def _by_whole(
     for dim, source, _ in reversed(steps):
         axis = source.axis
         if source == PARTIAL:
-            local = _summed(local, mesh, [dim])
+            local = _sum_over_dims(local, mesh, [dim])
         elif source.cuts:
             groups = local.unflatten(axis, (max(source.groups, 1), -1))
-            gathered = _gathered(groups, mesh.get_group(dim), axis + 1)
+            gathered = _gather_axis(groups, mesh.get_group(dim), axis + 1)
             local = gathered.flatten(axis, axis + 1)
 
     # 2. Cut it anew, the first dimension first.
@@ -391,7 +393,9 @@ def _by_whole(
     return local.contiguous()
 
 
-def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Tensor:
+def _sum_over_dims(
+    local: torch.Tensor, mesh: DeviceMesh, dims: list[int]
+) -> torch.Tensor:
     """Return the sum of a tensor over the devices along mesh dimensions."""
     total = local.clone(memory_format=torch.contiguous_format)
     all_devices = getattr(mesh, NAME, None) if len(dims) == mesh.ndim else None
@@ -415,7 +419,9 @@ def _scatter_sum(
     return part.movedim(0, axis)
 
 
-def _gathered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
+def _gather_axis(
+    local: torch.Tensor, group: dist.ProcessGroup, axis: int
+) -> torch.Tensor:
     """Return a tensor whose parts along an axis the devices of a group hold."""
     front = local.movedim(axis, 0).contiguous()
     rows = front.shape[0] * group.size()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gnnplace.costs.frameworks.constants import ConstantSet
-from gnnplace.costs.frameworks.framework import Framework
-from gnnplace.costs.network import ServerNetwork
+from gnnplace.costs import ConstantSet, Framework, ServerNetwork
 
 HOST = ("host_layer", "host_layer_shards", "host_pass", "host_message", "host_update")
 """Constants of the host's launches."""

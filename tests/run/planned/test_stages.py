@@ -9,12 +9,8 @@ from torch.nn import functional
 
 from gnnplace.errors import MismatchError
 from gnnplace.plans.segments.chains import capture_layers
-from gnnplace.plans.segments.stage_calls import (
-    derive_seed,
-    drawn_alike,
-    make_stage_calls,
-    moved_to,
-)
+from gnnplace.run.planned.draws import derive_seed, draw_as_plan
+from gnnplace.run.planned.stages import make_stage_calls, move_calls
 from gnnplace.tracing.calls.graph import BUFFER
 from gnnplace.zoo import Workload
 from tests.run.planned.toys import plan_for, toy
@@ -119,7 +115,7 @@ def test_calls_name_the_device_that_they_are_moved_to():
     workload = Workload("masked", Masked(), (torch.ones(2, 4),), None)
     graph = capture_layers(workload, "32-true").calls
     (before,) = [c.kwargs["device"] for c in graph.calls if c.kind == "arange"]
-    moved = moved_to(graph, torch.device("meta"))
+    moved = move_calls(graph, torch.device("meta"))
     (after,) = [c.kwargs["device"] for c in moved.calls if c.kind == "arange"]
     assert (before.type, after.type) == ("cpu", "meta")
     assert [c.name for c in moved.calls] == [c.name for c in graph.calls]
@@ -131,7 +127,7 @@ def masks(step, example, attention=True):
     heads = torch.ones(1, 2, 8, 4)
     with (
         torch.random.fork_rng(devices=[]),
-        drawn_alike(1, step, example, attention=attention),
+        draw_as_plan(1, step, example, attention=attention),
     ):
         mixed = functional.scaled_dot_product_attention(
             heads, heads, heads, dropout_p=0.5
@@ -173,7 +169,7 @@ def test_whatever_draws_is_drawn_alike(draw):
     def drawn():
         torch.manual_seed(0)  # of the weights of attention
         x = torch.linspace(0, 1, 64).view(8, 8)
-        with drawn_alike(1, 2, 3):
+        with draw_as_plan(1, 2, 3):
             return draw(x).detach()
 
     first = drawn()

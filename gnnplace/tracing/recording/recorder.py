@@ -21,14 +21,6 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from gnnplace.errors import CaptureError
-from gnnplace.sharding.captured.repeated import (
-    ModuleVisits,
-    OmittedLayer,
-    Visit,
-    find_omitted_layers,
-    find_random_calls,
-    flatten_leaves,
-)
 from gnnplace.torch_names import (
     FakeTensor,
     FakeTensorMode,
@@ -37,41 +29,46 @@ from gnnplace.torch_names import (
     pytree,
     top_saved_tensors_default_hooks,
 )
-from gnnplace.tracing import (
+from gnnplace.tracing.aten import check_layouts, silence_warnings
+from gnnplace.tracing.calls import (
     BUFFER,
     CALL,
     CONSTANT,
     INPUT,
     PARAMETER,
-    SIZED,
-    UNKNOWN,
-    Attributes,
     CallGraph,
     CallRef,
     LayerCall,
     LayerValue,
+    as_one_call,
+    function_name,
+    user_functions,
+)
+from gnnplace.tracing.fakes import make_fake_mode, without_numbers
+from gnnplace.tracing.guards import (
+    SIZED,
+    UNKNOWN,
+    Attributes,
     Numbering,
     Proof,
     Replay,
-    StepModule,
     as_eager,
     as_numbers,
-    as_one_call,
     blame,
-    check_layouts,
-    check_loss,
-    check_scalar,
-    find_tensors,
-    function_name,
-    get_storage_key,
-    make_fake_mode,
     other_generators,
     prove,
     prove_apart,
-    quiet,
-    user_functions,
-    without_numbers,
 )
+from gnnplace.tracing.recording.repeated import (
+    ModuleVisits,
+    OmittedLayer,
+    Visit,
+    find_omitted_layers,
+    find_random_calls,
+    flatten_leaves,
+)
+from gnnplace.tracing.step import StepModule, check_loss, check_scalar
+from gnnplace.tracing.tensors import find_tensors, get_storage_key
 
 Function = Callable[..., Any]
 PREFIX = "model."
@@ -131,12 +128,12 @@ def record_calls(
         as_one_call(step),
         warnings.catch_warnings(),
         as_eager() as unchecked,
-        quiet(),
+        silence_warnings(),
     ):
         warnings.simplefilter("ignore")
         try:
             stand = _fake_tensors(step)
-            graph, layers = _recorded(step, name, stand)
+            graph, layers = _record(step, name, stand)
         except CaptureError:
             raise
         except Exception as fake_error:
@@ -148,7 +145,7 @@ def record_calls(
                 if fake:
                     raise
                 stand = _real_tensors(step, zeros)
-                graph, layers = _recorded(step, name, stand)
+                graph, layers = _record(step, name, stand)
             except CaptureError:
                 raise
             except Exception as error:
@@ -319,7 +316,7 @@ def _name_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((name, tensor) for name, tensor in named if name.startswith(PREFIX))
 
 
-def _recorded(
+def _record(
     step: StepModule, name: str, stand: _Stand
 ) -> tuple[CallGraph, dict[str, OmittedLayer]]:
     """Return the calls of a step, and the layers that the proof may leave out."""

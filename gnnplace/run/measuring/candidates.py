@@ -77,7 +77,7 @@ def draw_candidates(
         count: Placements wanted; small problems may not have so many.
         seed: The seed of all randomness.
     """
-    proposals = [_placed(name, place) for name in placers]
+    proposals = [_place(name, place) for name in placers]
     failed = [c for c in proposals if c.placement is None]
     simulator = Simulator(problem)
     rng = np.random.default_rng(seed)
@@ -130,7 +130,7 @@ def _farness(
     return near, -candidate_log
 
 
-def _placed(name: str, place: Place) -> Candidate:
+def _place(name: str, place: Place) -> Candidate:
     try:
         return Candidate(name, replace(place(name), placer=name))
     except GnnplaceError as error:
@@ -167,12 +167,12 @@ def _variations(
     else:
         base = random_units()
     makers: list[tuple[str, Callable[[int], IntArray]]] = [
-        ("predicted alike", lambda k: _alike(problem, simulator, base, rng)),
+        ("predicted alike", lambda k: _find_far_equal(problem, simulator, base, rng)),
         ("unbalanced", lambda k: _unbalance(base, rng, (k + 1) / 8)),
-        ("many messages", lambda k: _mixed(base, random_units(), rng, 0.5)),
+        ("many messages", lambda k: _mix(base, random_units(), rng, 0.5)),
         (
             "mixture",
-            lambda k: _mixed(base, random_units(), rng, rng.uniform(0.02, 0.3)),
+            lambda k: _mix(base, random_units(), rng, rng.uniform(0.02, 0.3)),
         ),
         ("random", lambda k: random_units()),
         ("random chunks", lambda k: _chunks(problem, rng)),
@@ -219,7 +219,7 @@ def _unit_devices(problem: Problem, rng: np.random.Generator) -> Callable[[], In
     )
 
 
-def _alike(
+def _find_far_equal(
     problem: Problem, simulator: Simulator, base: IntArray, rng: np.random.Generator
 ) -> IntArray:
     """Return a placement far from the base that is predicted to take as long.
@@ -248,7 +248,7 @@ def _unbalance(base: IntArray, rng: np.random.Generator, share: float) -> IntArr
     return np.where(is_moved, base[int(rng.integers(len(base)))], base).astype(np.int32)
 
 
-def _mixed(
+def _mix(
     base: IntArray, other: IntArray, rng: np.random.Generator, share: float
 ) -> IntArray:
     return np.where(rng.random(len(base)) < share, other, base).astype(np.int32)

@@ -4,8 +4,8 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from gnnplace import tracing
+from gnnplace.run.split.measure import measure_figures, measure_machine
 from gnnplace.sharding.captured.split import layer_graph
-from gnnplace.sharding.run.measure import measure_figures, measure_machine
 from tests.sharding.mesh_processes import on_processes
 
 

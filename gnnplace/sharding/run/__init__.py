@@ -1,1 +1,0 @@
-"""A plan of split layers applied to a model by DTensor, run on real processes, checked."""
