@@ -15,3 +15,6 @@ IndexArray = NDArray[np.uint64]
 BoolArray = NDArray[np.bool_]
 IntLike = int | np.integer[Any]
 """A whole number of Python or of an array; a kernel takes either."""
+
+TINY = 1e-300
+"""Takes the place of a zero that would be divided by."""

@@ -598,7 +598,7 @@ def run(args: Namespace) -> int:
         headroom=constraints.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
-        given=None if args.given is None else _read_given(args),
+        given=_read_given(args),
         tries=TRIES if args.tries else 0,
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,

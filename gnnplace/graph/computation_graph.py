@@ -6,7 +6,7 @@ tensor of zero bytes only says that one op comes before another. It is dropped i
 groups are already linked by a tensor with bytes, or by another such tensor that is listed earlier.
 Complexity: O(m log m) for m consumptions, where a consumption is a pair of tensor and consumer.
 
-``united`` merges colocation classes of ops that a group has in common.
+`unite_groups` merges colocation classes of ops that a group has in common.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Narrow groups: a training graph cut where few bytes cross, and kinds of work in each segment.
 
 **Segments.** Units (ops that share a device) are a line, in the order of their coordinates.
-``segments`` cuts the line into at most S runs. It minimises
+`cut_line` cuts the line into at most S runs. It minimises
 
     sum over runs of (work / mean work)^2 + sum over cuts of CROSSING * bytes / narrow
 
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
+from gnnplace.arrays import TINY, BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import full_table, zero_int_table, zero_ints
@@ -37,7 +37,6 @@ CROSSING = 0.3  # price of a cut where as many bytes cross as at a narrow place
 NARROW_QUANTILE = 0.25  # of the bytes at candidates: the bytes of a narrow place
 CANDIDATES = 12  # candidates for cuts, per segment
 LONGEST = 4.0  # work of the longest segment, in mean segments
-TINY = 1e-300  # takes the place of a zero that would be divided by
 
 
 def cut_line(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:

@@ -14,8 +14,8 @@ negative.
 linear for large errors, so that single outliers weigh little. Cross-validation judges the fit: each
 placement is predicted with parameters that were fitted to others.
 
-``calibrate`` fits a calibration to the runs of a store. ``calibrated`` applies one to a problem.
-Complexity of a fit: at most 1,440 simulations of each placement, for four searches of 60
+``calibrate`` fits a calibration to the runs of a store. `apply_calibration` applies one to a
+problem. Complexity of a fit: at most 1,440 simulations of each placement, for four searches of 60
 evaluations, each with a gradient of five parameters.
 """
 
@@ -128,7 +128,7 @@ class CalibrationFile(Schema):
 def write_calibration(
     path: str | Path, calibration: Calibration, overlap: float
 ) -> None:
-    """Write a calibration, and the usual overlap that `calibrated` needs with it."""
+    """Write a calibration, and the usual overlap that `apply_calibration` needs with it."""
     head = {"format": "gnnplace-calibration", "version": 1}
     write_json(path, head | asdict(calibration) | {"overlap": overlap})
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray
+from gnnplace.arrays import TINY, FloatArray
 from gnnplace.measurements.calibration import (
     Calibration,
     Forward,
@@ -52,7 +52,6 @@ REACH = 0.3
 FAILURE, SURE = 2.0, 0.015
 """How much slower a failure counts, and the deviation of its log: it is no noise."""
 ORDER = 0.03
-TINY = 1e-300  # seconds; takes the place of a zero that would be divided by
 """Distance of two placements that differ in the order of their ops alone."""
 LEFT, LEFT_WEIGHT = 0.03, 2.0
 """Share that the simulator is off by, beforehand, and for how many measurements that stands."""

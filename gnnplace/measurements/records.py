@@ -48,7 +48,7 @@ def pack_json(data: object) -> bytes:
 
 
 def unpack_json(data: bytes) -> Any:
-    """Return the data that `packed` compressed."""
+    """Return the data that `pack_json` compressed."""
     return json.loads(zlib.decompress(data))
 
 

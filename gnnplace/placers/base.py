@@ -115,7 +115,7 @@ class Placer(ABC):
         Args:
             space: the problem, its simulator, its placement units and their positions.
             rng: the only source of randomness.
-            deadline: what ``space.now`` says when to be back; ``NO_BUDGET``, which is in the
+            deadline: what `space.read_clock` says when to be back; ``NO_BUDGET``, which is in the
                 past, for budget 0: one construction, or a fixed small number of iterations.
         """
 

@@ -12,7 +12,7 @@ budget. A construction on a problem that is not tight needs the first tiny probl
 
 **Two processes.** Numba compiles on one core. All searches share the simulator, its bounds and
 annealing; only the learned placer needs its decoder and passes. So while this process compiles the
-shared kernels, a second one (``beside``) does its imports. Then it loads the shared kernels from
+shared kernels, a second one (`warm_beside`) does its imports. Then it loads the shared kernels from
 disk and compiles the learned placer's, while this one compiles those of the other placers. Nothing
 is compiled twice.
 """
@@ -384,7 +384,7 @@ def warm_beside(names: list[str]) -> Iterator[Callable[[], None]]:
 
 
 def _main(names: list[str]) -> None:
-    """Compile all kernels; or with names, as ``beside`` starts it, those for small problems.
+    """Compile all kernels; or with names, as `warm_beside` starts it, those for small problems.
 
     With names, compiling begins when the standard input ends.
     """

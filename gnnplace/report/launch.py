@@ -18,43 +18,46 @@ if TYPE_CHECKING:
 
 
 def describe_launch_file(
-    made: LaunchFile, *, path: str, plan: Plan | None = None, source: str = ""
+    launch_file: LaunchFile, *, path: str, plan: Plan | None = None, source: str = ""
 ) -> Answer:
     """Describe a launch file that was written: what it cannot carry, and how to start it.
 
     Args:
-        made: The launch file.
+        launch_file: The launch file.
         path: Where it was written to.
         plan: The plan that was written; None where another launcher's file was converted.
         source: The path of that file.
     """
     if plan is not None:
-        lines = launch_lines(plan, made, path)
+        lines = launch_lines(plan, launch_file, path)
     else:
-        lines = format_converted_lines(made, source, path)
+        lines = format_converted_lines(launch_file, source, path)
     return Answer(title=path, sections=[Lines(lines)])
 
 
-def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
+def launch_lines(plan: Plan, launch_file: LaunchFile, path: str) -> list[str]:
     """Format what `gnnplace convert --to` prints: the file, what it cannot carry, how to start.
 
     Args:
         plan: The plan that was written.
-        made: the launch file.
+        launch_file: the launch file.
         path: where it was written to.
     """
-    lines = [f"{plan.file.model} on {plan.file.cluster}: {made.plan.words}"]
-    lines += [f"  not carried: {loss.line}" for loss in made.losses]
-    if made.seconds is not None:
+    lines = [f"{plan.file.model} on {plan.file.cluster}: {launch_file.plan.words}"]
+    lines += [f"  not carried: {loss.line}" for loss in launch_file.losses]
+    if launch_file.seconds is not None:
         lines.append(
             f"  predicted: {seconds_text(plan.step_time)} a step as planned, "
-            f"{seconds_text(made.seconds)} as written"
+            f"{seconds_text(launch_file.seconds)} as written"
         )
-    if made.beside is not None:
+    if launch_file.beside is not None:
         lines.append(
             f"  order of actions: beside it, in {Path(path).with_suffix('.csv')}"
         )
-    return [*lines, f"written to {path}; start: {made.command.replace('FILE', path)}"]
+    return [
+        *lines,
+        f"written to {path}; start: {launch_file.command.replace('FILE', path)}",
+    ]
 
 
 def format_converted_lines(converted: LaunchFile, source: str, path: str) -> list[str]:

@@ -461,7 +461,7 @@ def justify(
 ) -> IntArray:
     """Return another order for the same devices, mostly a better one. [n]
 
-    Arguments are those of ``distances``.
+    Arguments are those of `compute_distances`.
     """
     distance = compute_distances(compiled, reversed_compiled, device, order)
     return list_schedule(compiled, device, distance)

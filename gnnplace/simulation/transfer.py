@@ -430,7 +430,9 @@ def split_message_seconds(
 
 
 def list_durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
-    """Return all seconds that ``parts`` may be made of, for messages of these bytes."""
+    """Return all seconds that `split_message_seconds` may be made of, for messages of these
+    bytes.
+    """
     rate = np.unique(cluster.bandwidth[cluster.linked])
     fixed = [
         cluster.latency[cluster.linked],

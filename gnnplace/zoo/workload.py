@@ -90,7 +90,7 @@ def build(name: str, *, seed: int = 0, **size: object) -> Workload:
     """Make a workload. The same arguments give the same parameters and inputs.
 
     Args:
-        name: One of `names()`.
+        name: One of `list_workload_names()`.
         seed: Seed of the parameters.
         **size: Arguments of the workload's function, such as `batch`.
 

@@ -27,6 +27,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from gnnplace.arrays import TINY
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.explaining.placements.alternatives import (
     Alternative,
@@ -54,7 +55,6 @@ from gnnplace.problem import (
 from gnnplace.simulation import LowerBounds, Simulation, lower_bounds
 
 PLENTY = 1e18  # bytes; the memory of a device without a limit
-LEAST_STEP = 1e-300  # seconds; a step without ops takes 0, by which nothing is divided
 T = TypeVar("T")
 Place = Callable[[Problem, int | None], Result]
 """A search: places a problem on at most the given number of devices. None: on any number."""
@@ -241,7 +241,7 @@ class Explanation:
     @property
     def shares(self) -> dict[str, float]:
         """Return the share of the step that the critical path spends on each of ``KINDS``."""
-        step_time = max(self.simulation.step_time, LEAST_STEP)
+        step_time = max(self.simulation.step_time, TINY)
         seconds = dict.fromkeys(KINDS, 0.0)
         for piece in self.pieces:
             seconds[piece.kind] += piece.seconds

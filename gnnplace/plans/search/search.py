@@ -15,8 +15,8 @@ order is changed by the rules of its list schedule: what a rank may have in flig
 prefers. A change is kept if the step takes no longer and every device still holds what is in
 flight. Where memory is full, fewer micro-batches in flight make room for less recomputation, and
 the stages are fitted again. Gradients of weights are passes of their own in every order that is
-searched. One change takes one pass over the actions (`orders.listed`). Changes are drawn from a
-fixed seed, so that a longer search continues a shorter one.
+searched. One change takes one pass over the actions (`orders.run_list_schedule`). Changes are drawn
+from a fixed seed, so that a longer search continues a shorter one.
 """
 
 from __future__ import annotations

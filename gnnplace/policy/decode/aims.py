@@ -26,7 +26,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.arrays import TINY, FloatArray, IntArray
 from gnnplace.graph import (
     COORDINATE,
     EARLY,
@@ -165,7 +165,6 @@ TOO_MUCH = (
 OVERLAP = (
     0.1  # share of the smaller of work and transfers that the larger does not hide
 )
-TINY = 1e-300  # takes the place of a zero that would be divided by
 
 
 def chunk_plan(

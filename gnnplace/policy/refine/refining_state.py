@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
+from gnnplace.arrays import TINY, BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph import (
     ONE,
     Index,
@@ -37,7 +37,6 @@ from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.simulation import Compiled, find_times, list_schedule, peak_memory
 
 SOFT = 0.02  # slack over the step time at which criticality is 1/e
-TINY = 1e-300  # seconds; takes the place of a zero that would be divided by
 
 
 class RefiningUnits(NamedTuple):

@@ -1,4 +1,5 @@
-"""Applying constraints: ``constrained`` turns what a user asks for into attributes of a problem.
+"""Applying constraints: `apply_constraints` turns what a user asks for into attributes of a
+problem.
 
 * A pin to one device becomes the problem's ``pin``. Every other pin, and every forbid, becomes
   ``forbid``.

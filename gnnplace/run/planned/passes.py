@@ -82,7 +82,7 @@ class StageCode:
             call = self.graph.calls[index]
             last_reads.update(dict.fromkeys((*call.reads, *call.results), position))
         # What is recomputed is dropped as a whole, at the end of its run.
-        for first, end in self.piece.again:
+        for first, end in self.piece.recomputed:
             last_reads.update(
                 {v: end - 1 for v, at in last_reads.items() if first <= at < end}
             )
@@ -144,7 +144,7 @@ class StageCode:
         run.entering = frozenset(run.values)
         with self.autocast(), torch.set_grad_enabled(grad):
             position = 0
-            for first, last in self.piece.again:
+            for first, last in self.piece.recomputed:
                 run.calls(position, first)
                 run.again(first, last)
                 position = last

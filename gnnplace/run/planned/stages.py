@@ -245,8 +245,8 @@ class StageCalls:
         calls: Indices of the stage's calls among the graph's, in order.
         entering: Values that the previous stage sends.
         leaving: Values that are sent to the next stage.
-        again: Runs of `calls` that are recomputed, each as the position of its first call and the
-            position after its last.
+        recomputed: Runs of `calls` that are recomputed, each as the position of its first call and
+            the position after its last.
         parameters: Names of the parameters that the calls read, in the order of reading.
         draws: By the index of a call that draws, the number of its first draw among all draws of
             the model; empty where draws are not seeded.
@@ -255,7 +255,7 @@ class StageCalls:
     calls: tuple[int, ...]
     entering: tuple[int, ...]
     leaving: tuple[int, ...]
-    again: tuple[tuple[int, int], ...]
+    recomputed: tuple[tuple[int, int], ...]
     parameters: tuple[str, ...]
     draws: Mapping[int, int] = field(default_factory=dict)
 
@@ -263,14 +263,14 @@ class StageCalls:
 def make_stage_calls(
     graph: CallGraph,
     members: Sequence[Sequence[str]],
-    again: Sequence[Sequence[Sequence[str]]],
+    recomputed: Sequence[Sequence[Sequence[str]]],
 ) -> tuple[StageCalls, ...]:
     """Return the calls of every stage of a plan.
 
     Args:
         graph: The calls of one micro-batch.
         members: Names of each stage's calls. [stages]
-        again: For each stage, the names of the calls of every run that is recomputed. [stages]
+        recomputed: For each stage, the names of the calls of every run that is recomputed. [stages]
 
     Raises:
         MismatchError: If `members` are not the model's calls, or not in the model's order.
@@ -294,7 +294,7 @@ def make_stage_calls(
                 calls=calls,
                 entering=crossing[stage],
                 leaving=crossing[stage + 1],
-                again=_find_runs(graph, calls, again[stage]),
+                recomputed=_find_runs(graph, calls, recomputed[stage]),
                 parameters=_find_parameters(graph, calls),
                 draws={i: first_draws[i] for i in calls if i in first_draws},
             )
@@ -461,7 +461,7 @@ def _find_crossing(
 
 
 def _find_runs(
-    graph: CallGraph, calls: Sequence[int], again: Sequence[Sequence[str]]
+    graph: CallGraph, calls: Sequence[int], recomputed: Sequence[Sequence[str]]
 ) -> tuple[tuple[int, int], ...]:
     """Return the runs of positions in `calls` that are recomputed.
 
@@ -470,11 +470,11 @@ def _find_runs(
     Args:
         graph: The calls of one micro-batch.
         calls: Indices of the stage's calls.
-        again: Names of the calls of every run.
+        recomputed: Names of the calls of every run.
     """
     positions_by_name = {graph.calls[i].name: k for k, i in enumerate(calls)}
     runs = []
-    for names in again:
+    for names in recomputed:
         positions = [
             positions_by_name[name] for name in names if name in positions_by_name
         ]

@@ -61,7 +61,7 @@ HIDDEN = (
     "forward",
     "_flat_weights",
 )
-"""Attributes of modules that torch itself reads, which `reading` does not note."""
+"""Attributes of modules that torch itself reads, which `note_attribute_reads` does not note."""
 # Getters of a tensor's attributes.
 LEARNS, DTYPE, DEVICE, *TENSOR_HOOKS = map(
     attrgetter,
@@ -294,7 +294,7 @@ class Fingerprint:
     Args:
         model: The model that was recorded. It may change later.
         optimizer: The optimizer of the training loop, if there is one.
-        read: Attributes that `reading` noted.
+        read: Attributes that `note_attribute_reads` noted.
         loss: The loss of the step, if it is not the model's own.
         follows: Returns whether the step reads a tensor outside of the model anew each time, so
             that its numbers may change in place; None: it reads all of them anew.

@@ -73,7 +73,7 @@ def test_counters_go_with_their_layer_and_are_counted_once(graph):
 def test_what_is_recomputed_is_a_run_of_the_stage(graph):
     names = members(graph, "blocks.0.add")
     again = [["blocks.0.norm", "blocks.0.up"]]
-    (first, last), = make_stage_calls(graph, names, [again, []])[0].again  # fmt: skip
+    (first, last), = make_stage_calls(graph, names, [again, []])[0].recomputed  # fmt: skip
     piece = make_stage_calls(graph, names, [again, []])[0]
     assert [graph.calls[i].name for i in piece.calls[first:last]] == again[0]
 
